@@ -1,0 +1,65 @@
+# A thin layer over the CMake presets; see CMakePresets.json.
+#
+# Every target is one sequence of commands. Two of them must not run at once in the same build
+# folder, so -j is left to Ninja.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+PRESET ?= release
+JOBS ?= $(shell scripts/jobs)
+ARGS ?=
+
+build_dir = $(if $(filter release,$(PRESET)),build,build/$(PRESET))
+cmake_build = cmake --build --preset $(PRESET) -j $(JOBS)
+
+.PHONY: help build demo test test-long bench lint format clean distclean
+
+help: ## Show this text
+	@echo 'Usage: make TARGET [PRESET=release|dev|asan|tsan] [JOBS=N]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo 'The first run sets the machine up (scripts/setup --help tells how).'
+
+build: ## Build everything
+	@scripts/setup build
+	@scripts/configure $(PRESET)
+	@$(cmake_build)
+
+demo: ## Build and run the demo: a small network on Fashion-MNIST (ARGS='--help' for more)
+	@scripts/setup demo
+	@scripts/configure $(PRESET)
+	@$(cmake_build) --target accelerant-demo
+	@$(build_dir)/bin/accelerant-demo $(ARGS)
+
+test: ## Build everything and run the tests, except the long ones
+	@scripts/setup test
+	@scripts/configure $(PRESET)
+	@$(cmake_build)
+	@ctest --preset $(PRESET) $(ARGS)
+
+test-long: ## Run all tests, the long ones too (preset release)
+	@scripts/setup test
+	@scripts/configure release
+	@cmake --build --preset release -j $(JOBS)
+	@ctest --preset long $(ARGS)
+
+bench: ## Run the benchmarks against Hugging Face Accelerate and plain libtorch
+	@scripts/setup test
+	@scripts/configure $(PRESET)
+	@$(cmake_build)
+	@$(cmake_build) --target bench
+
+lint: ## Check format and style of all files
+	@scripts/setup lint
+	@scripts/lint
+
+format: ## Format all C++ and CUDA files
+	@scripts/setup lint
+	@scripts/format
+
+clean: ## Remove build/ (the installed libtorch stays in .venv/)
+	rm -rf build
+
+distclean: ## Remove build/ and .venv/
+	rm -rf build .venv

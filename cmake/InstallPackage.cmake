@@ -1,0 +1,19 @@
+# `cmake --install` puts headers, library and package files in place for find_package(accelerant).
+
+include(CMakePackageConfigHelpers)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/accelerant")
+install(TARGETS accelerant accelerant_core EXPORT accelerantTargets
+        ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+        LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+        INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/accelerant" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(EXPORT accelerantTargets NAMESPACE accelerant:: DESTINATION "${package_dir}")
+
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/accelerantConfig.cmake.in"
+  "${PROJECT_BINARY_DIR}/accelerantConfig.cmake" INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/accelerantConfigVersion.cmake"
+  COMPATIBILITY SameMajorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/accelerantConfig.cmake"
+              "${PROJECT_BINARY_DIR}/accelerantConfigVersion.cmake"
+        DESTINATION "${package_dir}")

@@ -1,0 +1,101 @@
+#include "speed.h"
+
+#include <accelerant/track/progress_bar.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "interrupt.h"
+#include "trainer.h"
+
+namespace demo {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int steps_per_round = 10;
+constexpr int most_rounds = 20;
+constexpr int least_rounds = 3;
+constexpr double enough_seconds = 12;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// One network with the batch it trains on, and the time of each round.
+class Contestant {
+ public:
+  Contestant(Precision precision, const Options& options, const examples::LabelledImages& train,
+             torch::Device device, int64_t width)
+      : trainer_(seeded(precision, options, device, width)),
+        images_(train.images.slice(0, 0, options.batch_size)),
+        labels_(train.labels.slice(0, 0, options.batch_size)),
+        device_(device) {}
+
+  void warm_up() { run(); }
+
+  void run_round() {
+    const auto start = Clock::now();
+    run();
+    seconds_.push_back(seconds_since(start));
+  }
+
+  double samples_per_second() const {
+    return static_cast<double>(images_.size(0)) * steps_per_round / median(seconds_);
+  }
+
+ private:
+  static Trainer seeded(Precision precision, const Options& options, torch::Device device,
+                        int64_t width) {
+    torch::manual_seed(static_cast<uint64_t>(options.seed));
+    return Trainer(precision, device, width);
+  }
+
+  void run() {
+    for (int i = 0; i < steps_per_round; ++i) {
+      throw_if_interrupted();
+      trainer_.step(images_, labels_, 1e-3);
+    }
+    if (device_.is_cuda()) torch::cuda::synchronize();
+  }
+
+  Trainer trainer_;
+  torch::Tensor images_;
+  torch::Tensor labels_;
+  torch::Device device_;
+  std::vector<double> seconds_;
+};
+
+}  // namespace
+
+SpeedComparison compare_with_fp32(const Options& options, const examples::FashionMnist& data,
+                                  torch::Device device, int64_t width) {
+  Contestant chosen(options.precision, options, data.train, device, width);
+  Contestant fp32(Precision::fp32, options, data.train, device, width);
+  accelerant::ProgressBar bar({.total = most_rounds,
+                               .description = std::string(name_of(options.precision)) + " vs fp32",
+                               .unit = "round"});
+  const auto start = Clock::now();
+  chosen.warm_up();
+  fp32.warm_up();
+  for (int round = 0; round < most_rounds; ++round) {
+    if (round >= least_rounds && seconds_since(start) > enough_seconds) break;
+    // Who goes first changes, so that neither always has the cooler or the busier machine.
+    Contestant& first = round % 2 == 0 ? chosen : fp32;
+    Contestant& second = round % 2 == 0 ? fp32 : chosen;
+    first.run_round();
+    second.run_round();
+    bar.advance();
+  }
+  return {.samples_per_second = chosen.samples_per_second(),
+          .fp32_samples_per_second = fp32.samples_per_second()};
+}
+
+}  // namespace demo

@@ -1,0 +1,37 @@
+// The interface of optimizers that unscale and skip by themselves, on the device.
+//
+// GradScaler::step must know whether to call a plain torch::optim::Optimizer, so it waits for the
+// overflow flag. An optimizer that also derives from AmpOptimizer is handed the flag and the scale
+// as tensors instead and is always called: no host wait.
+//
+//   class FusedAdamW : public torch::optim::Optimizer, public accelerant::AmpOptimizer { ... };
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace accelerant {
+
+// What an AMP-aware step works with. All tensors are zero-dimensional float32 on the device of the
+// scale.
+struct AmpStepControls {
+  // The gradients must be divided by this. Undefined: they are as they should be.
+  at::Tensor grad_scale;
+
+  // 1: change neither parameters nor state nor step count. 0: step. No other value occurs.
+  at::Tensor found_inf;
+};
+
+class AmpOptimizer {
+ public:
+  virtual ~AmpOptimizer() = default;
+
+  // Steps as the controls say and returns the loss, if the optimizer has one. Must not wait for the
+  // device.
+  virtual at::Tensor step(const AmpStepControls& controls) = 0;
+
+  // A factor the program itself has put on the gradients, beside the scaler's. The next step divides
+  // by it too and clears it. Undefined: none. Zero-dimensional float32.
+  at::Tensor grad_scale;
+};
+
+}  // namespace accelerant

@@ -1,0 +1,97 @@
+// Autocast for C++: the scope in which matrix products and convolutions run in 16 bits while
+// everything that needs range or precision stays in 32.
+//
+//   {
+//     accelerant::AutocastGuard autocast({at::kCUDA, at::kHalf});
+//     loss = torch::mse_loss(net->forward(x), y);
+//   }
+//   loss.backward();  // outside: backward ops follow the types of the forward ones
+//
+// The meaning is that of torch.autocast in Python, with one difference: what cannot be done (a
+// device that is not there, a type other than float16 and bfloat16) is an Error, never a silent
+// return to float32.
+//
+// Autocast is thread-local. A thread started inside a guard does not inherit it; carry it over with
+// AutocastState.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+namespace accelerant {
+
+struct AutocastOptions {
+  // The device type whose operators are cast. Tensors of other devices are not touched.
+  c10::DeviceType device_type = c10::DeviceType::CUDA;
+
+  // at::kHalf or at::kBFloat16. Default: the device's own, float16 on CUDA and bfloat16 on CPU.
+  std::optional<c10::ScalarType> dtype = std::nullopt;
+
+  // false switches autocast off inside an outer guard.
+  bool enabled = true;
+
+  // Whether the 16-bit copies of weights are kept for the rest of the outermost scope. Default: as
+  // it is in the surrounding scope (true outside of any). Switch it off when weights change inside
+  // one scope.
+  std::optional<bool> cache_enabled = std::nullopt;
+};
+
+// Whether torch knows autocast for this device type. It does not say that such a device is present.
+bool is_autocast_available(c10::DeviceType device_type);
+
+// What a thread's autocast is set to.
+class AutocastState {
+ public:
+  // The calling thread's state. Enter it in another thread with `AutocastGuard guard(state)`.
+  static AutocastState capture();
+
+ private:
+  friend class AutocastGuard;
+
+  struct PerDevice {
+    c10::DeviceType device_type = c10::DeviceType::CPU;
+    c10::ScalarType dtype = c10::ScalarType::Float;
+    bool enabled = false;
+  };
+
+  static AutocastState capture(c10::DeviceType device_type);
+  void apply() const;
+
+  std::array<PerDevice, 10> devices_{};  // the first count_ of them
+  std::size_t count_ = 0;
+  bool cache_enabled_ = true;
+};
+
+// Sets the calling thread's autocast for its own lifetime and restores it afterwards, also when an
+// exception leaves the scope. Guards nest; at the end of the outermost one the cached 16-bit
+// weights are dropped, so that the next step sees the weights the optimizer has written.
+class [[nodiscard]] AutocastGuard {
+ public:
+  // Throws Error before anything is changed if the options cannot be met.
+  explicit AutocastGuard(const AutocastOptions& options);
+
+  // Continues another thread's state in this thread.
+  explicit AutocastGuard(const AutocastState& state);
+
+  ~AutocastGuard();
+
+  AutocastGuard(const AutocastGuard&) = delete;
+  AutocastGuard& operator=(const AutocastGuard&) = delete;
+
+ private:
+  AutocastState outer_;
+};
+
+// Runs f under autocast and returns what it returns.
+template <class F>
+decltype(auto) with_autocast(const AutocastOptions& options, F&& f) {
+  const AutocastGuard guard(options);
+  return std::forward<F>(f)();
+}
+
+}  // namespace accelerant

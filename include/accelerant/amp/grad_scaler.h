@@ -1,0 +1,180 @@
+// Dynamic loss scaling, with the meaning of torch.amp.GradScaler.
+//
+//   accelerant::GradScaler scaler({.device = torch::kCUDA});
+//   ...
+//   scaler.scale(loss).backward();
+//   scaler.unscale_(optimizer);                          // only needed to look at gradients, e.g.
+//   accelerant::clip_grad_norm_(net->parameters(), 1.0); // to clip them
+//   auto result = scaler.step(optimizer);                // skipped when a gradient is inf or nan
+//   scaler.update();                                     // once per iteration, after all optimizers
+//   optimizer.zero_grad();
+//
+// float16 gradients underflow below 6e-8. The scaler multiplies the loss, and so every gradient, by
+// a factor it keeps as large as the gradients bear: after an overflow the step is skipped and the
+// scale backs off; after growth_interval clean iterations it grows.
+//
+// Nothing but the questions that must wait (get_scale, state_dict, StepResult::skipped,
+// overflow_report) and the step of a plain torch::optim optimizer waits for the device. Optimizers
+// are borrowed for the length of a call. Each scaler belongs to one thread at a time. Where this
+// differs from PyTorch on purpose is listed in docs/parity.md.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerant/amp/overflow_report.h"
+#include "accelerant/amp/step_result.h"
+#include "accelerant/tensor/nested.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerant {
+
+struct GradScalerOptions {
+  // The kind of device trained on. With CUDA and no CUDA device the scaler disables itself with a
+  // warning, as PyTorch does. It does not place the scale: that lives where the first loss was.
+  c10::DeviceType device = c10::DeviceType::CUDA;
+
+  // The first scale. Positive and finite.
+  double init_scale = 65536.0;
+
+  // The scale is multiplied by this when it grows. Greater than 1.
+  double growth_factor = 2.0;
+
+  // The scale is multiplied by this after an overflow. Between 0 and 1, both excluded.
+  double backoff_factor = 0.5;
+
+  // Clean iterations in a row before the scale grows. At least 1.
+  int64_t growth_interval = 2000;
+
+  // false: scale, unscale_ and update do nothing, step just steps.
+  bool enabled = true;
+
+  // Backing off never takes the scale below this. Positive. Default: the smallest normal float, so
+  // that the scale cannot get stuck at zero.
+  double min_scale = 0x1p-126;
+
+  // Growing never takes the scale above this. Default: the largest float.
+  double max_scale = 0x1.fffffep127;
+
+  // The number of overflows at which the scale backs off: 1 backs off at each, 2 lets one pass.
+  // Overflows skip the step in any case. Once used up, every further overflow backs off.
+  int64_t hysteresis = 1;
+
+  // When the allowance of `hysteresis` is refilled: when the scale grows (as Megatron and DeepSpeed
+  // do), or at every clean iteration (as Apex does).
+  enum class HysteresisRefill { on_growth, on_clean_iteration };
+  HysteresisRefill hysteresis_refill = HysteresisRefill::on_growth;
+
+  // false: the scale stays at init_scale; overflows still skip steps.
+  bool dynamic = true;
+};
+
+// What the scaler did so far, as far as the device has told.
+struct GradScalerStatus {
+  double scale = 1.0;
+  int64_t growth_tracker = 0;  // clean iterations since the scale last changed
+  int64_t updates = 0;         // iterations judged by update()
+  int64_t skips = 0;           // those among them with an overflow
+  int64_t last_skip = 0;       // the number, from 1, of the latest of those; 0: none so far
+};
+
+class GradScaler {
+ public:
+  // Throws Error if an option is out of range.
+  explicit GradScaler(const GradScalerOptions& options = {});
+  ~GradScaler();
+  GradScaler(GradScaler&&) noexcept;
+  GradScaler& operator=(GradScaler&&) noexcept;
+
+  // Multiplies the outputs (a tensor, or containers and structs of tensors) by the scale. float16
+  // tensors come back as float32, so that the product cannot overflow.
+  template <class T>
+  T scale(const T& outputs) {
+    static_assert(NestedTensors<T>,
+                  "GradScaler::scale: outputs must be a Tensor, or a container or struct with "
+                  "nothing but Tensors inside");
+    if (!is_enabled()) return outputs;
+    return map_tensors(outputs, [this](const at::Tensor& output) { return scale_tensor(output); });
+  }
+
+  // Divides the optimizer's gradients by the scale and checks them for inf and nan. Optional before
+  // step(); at most once per optimizer and update().
+  void unscale_(torch::optim::Optimizer& optimizer);
+
+  // Unscales if that has not been done, and steps the optimizer if all gradients are finite. An
+  // AmpOptimizer decides on the device, any other makes the host wait for the check.
+  StepResult step(torch::optim::Optimizer& optimizer);
+
+  // With a closure: only for a disabled scaler, otherwise an Error.
+  StepResult step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure);
+
+  // Ends the iteration: backs off or grows the scale by what the checks since the last update found.
+  void update();
+
+  // Ends the iteration and sets the scale. A tensor has one element, on any device; the scaler keeps
+  // no reference to it. Positive and finite, else an Error.
+  void update(double new_scale);
+  void update(const at::Tensor& new_scale);
+
+  // The scale now; waits for the device. 1 when disabled.
+  double get_scale() const;
+
+  double get_growth_factor() const;
+  double get_backoff_factor() const;
+  int64_t get_growth_interval() const;
+  void set_growth_factor(double growth_factor);
+  void set_backoff_factor(double backoff_factor);
+  void set_growth_interval(int64_t growth_interval);
+  bool is_enabled() const;
+
+  // PyTorch's five keys (scale, growth_factor, backoff_factor, growth_interval, _growth_tracker),
+  // and under "accelerant" what PyTorch does not have. Empty when disabled. Waits for the device.
+  // Include <nlohmann/json.hpp> to use it.
+  nlohmann::json state_dict() const;
+
+  // Takes a state written here or by PyTorch. Values are checked before any is taken.
+  void load_state_dict(const nlohmann::json& state);
+
+  // Never waits: as of the last update() that the device has finished.
+  GradScalerStatus status() const;
+
+  // The parameters whose gradients were not finite in the checks since the last update(), or, right
+  // after update(), in the iteration it ended. Waits for the device. Gradients may be gone by then.
+  OverflowReport overflow_report() const;
+
+  // Names for overflow_report(): scaler.name_parameters(net->named_parameters()).
+  template <class NamedParameters>
+  void name_parameters(const NamedParameters& named_parameters) {
+    for (const auto& item : named_parameters) name_parameter(item.value(), item.key());
+  }
+
+  // The overflow flags of an optimizer since the last update(), one zero-dimensional float32 tensor
+  // per device that holds gradients: 0, or 1 for overflow. For reading; empty before the check.
+  std::vector<at::Tensor> found_inf(const torch::optim::Optimizer& optimizer) const;
+
+  // Called with each fresh overflow flag, on the flag's device, before it is used: the place to
+  // take the maximum over processes that hold different gradients. Any non-zero value means
+  // overflow. An empty function removes it.
+  void set_found_inf_reduction(std::function<void(at::Tensor& found_inf)> reduction);
+
+ private:
+  struct Impl;
+
+  at::Tensor scale_tensor(const at::Tensor& output);
+  void name_parameter(const at::Tensor& parameter, const std::string& name);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace accelerant

@@ -1,0 +1,34 @@
+// Gradient clipping, with the meaning of torch.nn.utils.clip_grad_norm_ and its relatives.
+//
+// Unlike torch::nn::utils in C++, nothing here waits for the device (but error_if_nonfinite), and
+// the norm of 16-bit gradients is made in float32. Parameters without a gradient are passed over;
+// gradients may lie on several devices and be sparse.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace accelerant {
+
+struct NormOptions {
+  // The p of the p-norm: any number, also infinity (the largest element), 0 and below.
+  double norm_type = 2.0;
+
+  // Throw Error when the norm is inf or nan. Costs a wait for the device.
+  bool error_if_nonfinite = false;
+};
+
+// The norm of all elements of all tensors together: zero-dimensional, on the first tensor's device,
+// float32 (float64 if a tensor is). Zero for an empty list.
+at::Tensor get_total_norm(at::TensorList tensors, const NormOptions& options = {});
+
+// Scales the gradients by max_norm / (total_norm + 1e-6) where that is below 1.
+void clip_grads_with_norm_(at::TensorList parameters, double max_norm, const at::Tensor& total_norm);
+
+// Both: makes the norm of all gradients at most max_norm and returns the norm before.
+at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm,
+                           const NormOptions& options = {});
+
+// Clamps every element of every gradient to [-clip_value, clip_value]. nan stays nan.
+void clip_grad_value_(at::TensorList parameters, double clip_value);
+
+}  // namespace accelerant

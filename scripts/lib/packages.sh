@@ -1,0 +1,155 @@
+# The compiler and the system packages. Sourced by scripts/setup.
+
+minimum_cmake=3.25
+data_folder=/usr/share/datasets/fashion-mnist
+
+# Header that shows a library is there, and the Debian package that brings it.
+# Looking for the header and not for the package lets a copy from elsewhere count.
+library_headers=(
+  "gtest/gtest.h libgtest-dev"
+  "gmock/gmock.h libgmock-dev"
+  "benchmark/benchmark.h libbenchmark-dev"
+  "CLI/CLI.hpp libcli11-dev"
+  "nlohmann/json.hpp nlohmann-json3-dev"
+  "spdlog/spdlog.h libspdlog-dev"
+  "yaml-cpp/yaml.h libyaml-cpp-dev"
+  "xxhash.h libxxhash-dev"
+  "zlib.h zlib1g-dev"
+)
+
+# Sets $compiler: CXX, or what CMake would take by itself.
+find_compiler() {
+  local name
+  for name in ${CXX:+"$CXX"} c++ g++ clang++; do
+    # CXX may hold arguments and a launcher, as in "ccache g++".
+    read -ra compiler <<<"$name"
+    if have "${compiler[0]}"; then return; fi
+    if [[ $name == "${CXX:-}" ]]; then
+      fail "CXX is '$CXX', and there is no such command" "Unset CXX, or name a compiler that exists."
+    fi
+  done
+  fail "no C++ compiler" "Run: sudo apt-get install g++" "Then run the same command again."
+}
+
+check_compiler() {
+  find_compiler
+  local kind=g++ minimum=12 version newer
+  if [[ $("${compiler[@]}" --version 2>/dev/null) == *clang* ]]; then kind=clang++ minimum=16; fi
+  version=$("${compiler[@]}" -dumpfullversion -dumpversion 2>/dev/null) || version=0
+  if at_least "$version" "$minimum"; then return; fi
+
+  for newer in g++-{15,14,13,12} clang++-{20,19,18,17,16}; do
+    if have "$newer"; then
+      fail "'${compiler[*]}' is $kind $version; C++20 needs g++ 12 or clang++ 16" \
+        "This machine has $newer. Set CXX=$newer and run the same command again (after 'make clean')."
+    fi
+  done
+  fail "'${compiler[*]}' is $kind $version; C++20 needs g++ 12 or clang++ 16" \
+    "Run: sudo apt-get install g++-12" \
+    "Then set CXX=g++-12 and run the same command again."
+}
+
+# Prints the packages whose headers the compiler does not find, in one run of it.
+missing_libraries() {
+  local entry
+  for entry in "${library_headers[@]}"; do
+    printf '#if !__has_include(<%s>)\nmissing %s\n#endif\n' "${entry% *}" "${entry#* }"
+  done | "${compiler[@]}" -E -P -x c++ - 2>/dev/null | sed -n 's/^missing //p'
+}
+
+# Sets $packages, what must be installed, and $extras, what would be nice.
+find_missing_packages() {
+  packages=() extras=()
+  if [[ $goal == lint ]]; then
+    if ! have clang-format && ! have "${CLANG_FORMAT:-clang-format-14}"; then
+      packages+=(clang-format)
+    fi
+    if ! have python3; then packages+=(python3); fi
+    return
+  fi
+  if ! have cmake; then packages+=(cmake); fi
+  if ! have ninja; then packages+=(ninja-build); fi
+  local name
+  for name in $(missing_libraries); do packages+=("$name"); done
+  if [[ $goal == demo || $goal == test ]] && [[ ! -e $data_folder/train-images-idx3-ubyte.gz ]]; then
+    packages+=(dataset-fashion-mnist)
+  fi
+  if [[ -n $venv_needs ]] && ! venv_can_be_made; then
+    packages+=(python3 python3-venv)
+  fi
+  for name in ccache mold; do
+    if ! have "$name"; then extras+=("$name"); fi
+  done
+}
+
+# Sets $as_root to the words that run a command as root; fails where there is no way.
+# "ask" allows sudo to ask for a password.
+find_root() {
+  as_root=(env DEBIAN_FRONTEND=noninteractive LC_ALL=C)
+  have apt-get || return 1
+  if ((EUID == 0)); then return; fi
+  have sudo || return 1
+  if sudo -n true 2>/dev/null || { [[ $1 == ask && -t 0 ]] && sudo -v; }; then
+    as_root=(sudo "${as_root[@]}")
+    return
+  fi
+  return 1
+}
+
+apt_install() {
+  logged "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
+}
+
+apt_update() { logged "${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update; }
+
+install_packages() {
+  find_missing_packages
+  begin_log_part
+  if ((${#packages[@]} > 0)); then
+    if ! find_root ask; then explain_no_root; fi
+    # A failed update is no reason to stop: the lists on the disk may be good enough.
+    step "updating the package lists" apt_update || true
+    step "installing ${packages[*]}" apt_install "${packages[@]}" ||
+      fail_from_log "apt-get could not install ${packages[*]}"
+    find_missing_packages
+    if ((${#packages[@]} > 0)); then
+      fail "installed, and yet not found: ${packages[*]}" \
+        "Is another compiler or Python in use than the system's? See CXX, PYTHON and PATH."
+    fi
+    install_extras
+  elif ((${#extras[@]} > 0)) && [[ ! -e build/setup.extras ]]; then
+    if find_root never; then step "updating the package lists" apt_update || true; fi
+    install_extras
+  fi
+}
+
+# ccache and mold only make builds faster, so whatever goes wrong here is a note.
+# It is tried once per build folder.
+install_extras() {
+  local name
+  for name in "${extras[@]}"; do
+    if ! find_root never || ! step "installing $name" apt_install "$name"; then
+      say "note: no $name; builds work without it, only slower (sudo apt-get install $name)"
+    fi
+  done
+  touch build/setup.extras
+}
+
+explain_no_root() {
+  if have apt-get; then
+    fail "some packages are missing, and this user may not install them. Run:" \
+      "sudo apt-get install ${packages[*]}"
+  fi
+  fail "some packages are missing, and there is no apt-get here" \
+    "Install what these Debian packages hold: ${packages[*]}" "Then run the same command again."
+}
+
+check_cmake() {
+  local version
+  read -r _ _ version < <(cmake --version 2>/dev/null) || version=0
+  if ! at_least "$version" "$minimum_cmake"; then
+    fail "cmake is $version; $minimum_cmake or newer is needed" \
+      "Run: python3 -m pip install --user cmake   (and put ~/.local/bin first in PATH)" \
+      "Then run the same command again."
+  fi
+}

@@ -1,0 +1,372 @@
+#include "accelerant/amp/grad_scaler.h"
+
+#include <ATen/ops/ones.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/StringUtil.h>
+#include <torch/optim/optimizer.h>
+
+#include <deque>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "accelerant/amp/amp_optimizer.h"
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "amp/found_inf.h"
+#include "amp/grad_scaler_rules.h"
+#include "amp/scale_state.h"
+#include "compat/torch_version.h"
+
+namespace accelerant {
+namespace {
+
+using detail::DeviceCheck;
+using torch::optim::Optimizer;
+
+enum class Stage { ready, unscaled, stepped };
+
+// What has happened to one optimizer since the last update().
+struct OptimizerState {
+  const Optimizer* optimizer;  // to tell them apart; it may be gone before update()
+  Stage stage = Stage::ready;
+  std::vector<DeviceCheck> checks = {};
+};
+
+bool is_present(c10::DeviceType device_type) {
+  return c10::impl::hasDeviceGuardImpl(device_type) &&
+         c10::impl::getDeviceGuardImpl(device_type)->deviceCount() > 0;
+}
+
+std::vector<at::Tensor> flags_of(const std::vector<DeviceCheck>& checks) {
+  std::vector<at::Tensor> flags;
+  flags.reserve(checks.size());
+  for (const DeviceCheck& check : checks) flags.push_back(check.found_inf);
+  return flags;
+}
+
+void require_checks(const OptimizerState& state) {
+  if (state.checks.empty()) throw Error("No inf checks were recorded for this optimizer.");
+}
+
+bool any_found_on_host(const std::vector<DeviceCheck>& checks) {
+  bool found = false;
+  for (const DeviceCheck& check : checks) found |= check.found_inf.item<float>() != 0.0F;
+  return found;
+}
+
+}  // namespace
+
+struct GradScaler::Impl {
+  explicit Impl(const GradScalerOptions& given) : options(given) {}
+
+  detail::DeviceScaleState& require_state(const char* caller);
+  OptimizerState& state_of(const Optimizer& optimizer);
+  void check(Optimizer& optimizer, const at::Tensor& inv_scale, detail::Float16Gradients float16);
+  void check_again_if_changed(Optimizer& optimizer, OptimizerState& state);
+  void reduce(std::vector<DeviceCheck>& checks) const;
+  void refuse_shared_parameters(const Optimizer& optimizer) const;
+  StepResult step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
+                            OptimizerState& state);
+  void end_iteration();
+  std::string name_of(const detail::CheckedParameter& checked) const;
+
+  GradScalerOptions options;
+  kernels::ScaleState initial = detail::initial_state(options);  // until there is a device state
+  std::unique_ptr<detail::DeviceScaleState> state;               // made by the first scale()
+  // In the order of their first use since update(); a deque, so that references stay valid.
+  std::deque<OptimizerState> optimizer_states;
+  std::vector<DeviceCheck> ended_checks;  // of the iteration that the last update() ended
+  std::unordered_map<c10::TensorImpl*,
+                     std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, std::string>>
+      names;
+  std::function<void(at::Tensor&)> reduction;
+};
+
+detail::DeviceScaleState& GradScaler::Impl::require_state(const char* caller) {
+  if (state) return *state;
+  throw Error(c10::str("Attempted ", caller,
+                       " but _scale is None.  This may indicate your script did not use "
+                       "scaler.scale(loss or outputs) earlier in the iteration."));
+}
+
+OptimizerState& GradScaler::Impl::state_of(const Optimizer& optimizer) {
+  for (OptimizerState& known : optimizer_states) {
+    if (known.optimizer == &optimizer) return known;
+  }
+  return optimizer_states.emplace_back(OptimizerState{.optimizer = &optimizer});
+}
+
+void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) const {
+  for (const OptimizerState& other : optimizer_states) {
+    if (other.optimizer == &optimizer) continue;
+    for (const DeviceCheck& check : other.checks) {
+      for (const detail::CheckedParameter& checked : check.parameters) {
+        for (const auto& group : optimizer.param_groups()) {
+          for (const at::Tensor& parameter : group.params()) {
+            if (parameter.unsafeGetTensorImpl() != checked.parameter._unsafe_get_target()) continue;
+            throw Error(ErrorDetails{.problem = "a gradient would be unscaled twice",
+                         .expected = "every parameter in one optimizer between two updates",
+                         .got = name_of(checked) + " in two",
+                         .hint = "give it to one optimizer, or call update() between the steps"});
+          }
+        }
+      }
+    }
+  }
+}
+
+void GradScaler::Impl::check(Optimizer& optimizer, const at::Tensor& inv_scale,
+                             detail::Float16Gradients float16) {
+  if (optimizer_states.size() > 1) refuse_shared_parameters(optimizer);
+  std::vector<DeviceCheck> checks = detail::unscale_gradients(optimizer, inv_scale, float16);
+  reduce(checks);
+  state_of(optimizer).checks = std::move(checks);
+}
+
+void GradScaler::Impl::reduce(std::vector<DeviceCheck>& checks) const {
+  if (!reduction) return;
+  for (DeviceCheck& check : checks) {
+    reduction(check.found_inf);
+    check.found_inf = check.found_inf.ne(0).to(at::kFloat);
+  }
+}
+
+// Gradients that were written after unscale_ (clipped, say) may have become inf or nan since. They
+// never reach the parameters.
+void GradScaler::Impl::check_again_if_changed(Optimizer& optimizer, OptimizerState& optimizer_state) {
+  if (!detail::gradients_changed_since(optimizer, optimizer_state.checks)) return;
+  const at::Tensor one = at::ones({}, state->scale().options());
+  std::vector<DeviceCheck> again =
+      detail::unscale_gradients(optimizer, one, detail::Float16Gradients::allowed);
+  reduce(again);
+  for (DeviceCheck& check : again) optimizer_state.checks.push_back(std::move(check));
+}
+
+StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
+                                            OptimizerState& optimizer_state) {
+  at::Tensor grad_scale = amp_optimizer.grad_scale;
+  if (optimizer_state.stage == Stage::ready) {
+    // The optimizer unscales while it steps; here the gradients are only looked at.
+    check(optimizer, at::ones({}, state->scale().options()), detail::Float16Gradients::allowed);
+    grad_scale = grad_scale.defined() ? state->scale().mul(grad_scale) : state->scale();
+  }
+  require_checks(optimizer_state);
+  const AmpStepControls controls{
+      .grad_scale = grad_scale,
+      .found_inf = detail::any_found(flags_of(optimizer_state.checks), state->device())};
+  at::Tensor loss = amp_optimizer.step(controls);
+  amp_optimizer.grad_scale.reset();
+  return StepResult::undecided(controls.found_inf, std::move(loss));
+}
+
+void GradScaler::Impl::end_iteration() {
+  ended_checks.clear();
+  for (OptimizerState& ended : optimizer_states) {
+    std::move(ended.checks.begin(), ended.checks.end(), std::back_inserter(ended_checks));
+  }
+  optimizer_states.clear();
+}
+
+std::string GradScaler::Impl::name_of(const detail::CheckedParameter& checked) const {
+  const auto known = names.find(checked.parameter._unsafe_get_target());
+  if (known != names.end() && !known->second.first.expired()) return known->second.second;
+  return c10::str("group ", checked.group, " parameter ", checked.index);
+}
+
+GradScaler::GradScaler(const GradScalerOptions& options)
+    : impl_(std::make_unique<Impl>(options)) {
+  if (!options.enabled) return;
+  if (options.device == c10::DeviceType::CUDA && !is_present(options.device)) {
+    log(LogLevel::warning, "GradScaler is enabled, but CUDA is not available. Disabling.");
+    impl_->options.enabled = false;
+    return;
+  }
+  detail::validate(options);
+}
+
+GradScaler::~GradScaler() = default;
+GradScaler::GradScaler(GradScaler&&) noexcept = default;
+GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
+
+at::Tensor GradScaler::scale_tensor(const at::Tensor& output) {
+  if (!output.defined()) throw Error("outputs must be a Tensor or an iterable of Tensors");
+  if (!impl_->state) {
+    impl_->state = std::make_unique<detail::DeviceScaleState>(impl_->initial, output.device());
+  }
+  const at::Tensor scale = detail::copy_to(impl_->state->scale(), output.device());
+  return (output.scalar_type() == at::kHalf ? output.to(at::kFloat) : output).mul(scale);
+}
+
+void GradScaler::unscale_(Optimizer& optimizer) {
+  if (!is_enabled()) return;
+  detail::DeviceScaleState& state = impl_->require_state("unscale_");
+  OptimizerState& optimizer_state = impl_->state_of(optimizer);
+  switch (optimizer_state.stage) {
+    case Stage::unscaled:
+      throw Error("unscale_() has already been called on this optimizer since the last update().");
+    case Stage::stepped:
+      throw Error("unscale_() is being called after step().");
+    case Stage::ready:
+      break;
+  }
+  impl_->check(optimizer, state.inverse_scale(), detail::Float16Gradients::refused);
+  optimizer_state.stage = Stage::unscaled;
+}
+
+StepResult GradScaler::step(Optimizer& optimizer) {
+  if (!is_enabled()) return StepResult::decided(/*skipped=*/false, optimizer.step());
+  impl_->require_state("step");
+  OptimizerState& optimizer_state = impl_->state_of(optimizer);
+  if (optimizer_state.stage == Stage::stepped) {
+    throw Error("step() has already been called since the last update().");
+  }
+  if (optimizer_state.stage == Stage::unscaled) {
+    require_checks(optimizer_state);
+    impl_->check_again_if_changed(optimizer, optimizer_state);
+  }
+  if (auto* amp_optimizer = dynamic_cast<AmpOptimizer*>(&optimizer)) {
+    StepResult result = impl_->step_on_device(optimizer, *amp_optimizer, optimizer_state);
+    optimizer_state.stage = Stage::stepped;
+    return result;
+  }
+  if (optimizer_state.stage == Stage::ready) unscale_(optimizer);
+  require_checks(optimizer_state);
+  const bool found = any_found_on_host(optimizer_state.checks);
+  at::Tensor loss;
+  if (!found) loss = optimizer.step();
+  optimizer_state.stage = Stage::stepped;
+  return StepResult::decided(found, std::move(loss));
+}
+
+StepResult GradScaler::step(Optimizer& optimizer, const std::function<at::Tensor()>& closure) {
+  if (is_enabled()) {
+    throw Error("Closure use is not currently supported if GradScaler is enabled.");
+  }
+  return StepResult::decided(/*skipped=*/false, optimizer.step(closure));
+}
+
+void GradScaler::update() {
+  if (!is_enabled()) return;
+  detail::DeviceScaleState& state = impl_->require_state("update");
+  std::vector<at::Tensor> flags;
+  for (const OptimizerState& optimizer_state : impl_->optimizer_states) {
+    for (const DeviceCheck& check : optimizer_state.checks) flags.push_back(check.found_inf);
+  }
+  if (flags.empty()) throw Error("No inf checks were recorded prior to update.");
+  state.update(detail::any_found(flags, state.device()), detail::update_rule(impl_->options));
+  impl_->end_iteration();
+}
+
+void GradScaler::update(double new_scale) {
+  if (!is_enabled()) return;
+  detail::DeviceScaleState& state = impl_->require_state("update");
+  state.set_scale(detail::validated_scale(new_scale, "new_scale"));
+  impl_->end_iteration();
+}
+
+void GradScaler::update(const at::Tensor& new_scale) {
+  if (!is_enabled()) return;
+  impl_->require_state("update");
+  if (new_scale.numel() != 1 || new_scale.requires_grad()) {
+    throw Error(
+        "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor "
+        "with requires_grad=False.");
+  }
+  update(new_scale.item<double>());
+}
+
+double GradScaler::get_scale() const {
+  if (!is_enabled()) return 1.0;
+  return impl_->state ? impl_->state->read().scale : impl_->options.init_scale;
+}
+
+double GradScaler::get_growth_factor() const { return impl_->options.growth_factor; }
+double GradScaler::get_backoff_factor() const { return impl_->options.backoff_factor; }
+int64_t GradScaler::get_growth_interval() const { return impl_->options.growth_interval; }
+bool GradScaler::is_enabled() const { return impl_->options.enabled; }
+
+void GradScaler::set_growth_factor(double growth_factor) {
+  impl_->options.growth_factor = detail::validated_growth_factor(growth_factor);
+}
+
+void GradScaler::set_backoff_factor(double backoff_factor) {
+  impl_->options.backoff_factor = detail::validated_backoff_factor(backoff_factor);
+}
+
+void GradScaler::set_growth_interval(int64_t growth_interval) {
+  impl_->options.growth_interval = detail::validated_growth_interval(growth_interval);
+}
+
+nlohmann::json GradScaler::state_dict() const {
+  if (!is_enabled()) return nlohmann::json::object();
+  const kernels::ScaleState state = impl_->state ? impl_->state->read() : impl_->initial;
+  return detail::to_json(impl_->options, state, get_scale());
+}
+
+void GradScaler::load_state_dict(const nlohmann::json& saved) {
+  if (!is_enabled()) return;
+  GradScalerOptions options = impl_->options;
+  kernels::ScaleState state = impl_->state ? impl_->state->read() : impl_->initial;
+  detail::from_json(saved, options, state);
+  impl_->options = options;
+  impl_->initial = state;
+  if (impl_->state) impl_->state->write(state);
+}
+
+GradScalerStatus GradScaler::status() const {
+  if (!is_enabled()) return {};
+  const kernels::ScaleState state = impl_->state ? impl_->state->mirror() : impl_->initial;
+  return {.scale = state.scale,
+          .growth_tracker = state.growth_tracker,
+          .updates = state.updates,
+          .skips = state.skips,
+          .last_skip = state.last_skip};
+}
+
+OverflowReport GradScaler::overflow_report() const {
+  std::vector<const DeviceCheck*> checks;
+  for (const OptimizerState& optimizer_state : impl_->optimizer_states) {
+    for (const DeviceCheck& check : optimizer_state.checks) checks.push_back(&check);
+  }
+  if (checks.empty()) {
+    for (const DeviceCheck& check : impl_->ended_checks) checks.push_back(&check);
+  }
+
+  OverflowReport report;
+  for (const DeviceCheck* check : checks) {
+    const at::Tensor counts = check->counts.cpu();
+    const auto* row = counts.const_data_ptr<int64_t>();
+    for (const detail::CheckedParameter& checked : check->parameters) {
+      const int64_t inf_count = *row++;
+      const int64_t nan_count = *row++;
+      if (inf_count + nan_count == 0) continue;
+      const auto parameter = checked.parameter.lock();
+      report.parameters.push_back(
+          {.name = impl_->name_of(checked),
+           .shape = parameter ? parameter->sizes().vec() : std::vector<int64_t>{},
+           .inf_count = inf_count,
+           .nan_count = nan_count});
+    }
+  }
+  return report;
+}
+
+void GradScaler::name_parameter(const at::Tensor& parameter, const std::string& name) {
+  impl_->names.insert_or_assign(
+      parameter.unsafeGetTensorImpl(),
+      std::pair{c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()), name});
+}
+
+std::vector<at::Tensor> GradScaler::found_inf(const Optimizer& optimizer) const {
+  for (const OptimizerState& known : impl_->optimizer_states) {
+    if (known.optimizer == &optimizer) return flags_of(known.checks);
+  }
+  return {};
+}
+
+void GradScaler::set_found_inf_reduction(std::function<void(at::Tensor&)> reduction) {
+  impl_->reduction = std::move(reduction);
+}
+
+}  // namespace accelerant

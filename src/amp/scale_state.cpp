@@ -1,0 +1,140 @@
+#include "amp/scale_state.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+
+#include "compat/cuda_stream.h"
+#include "kernels/amp_kernels.h"
+
+namespace accelerant::detail {
+namespace {
+
+constexpr auto kStateBytes = static_cast<int64_t>(sizeof(kernels::ScaleState));
+constexpr auto kMirrorBytes = static_cast<int64_t>(sizeof(kernels::ScaleMirror));
+
+at::Tensor host_bytes(const kernels::ScaleState& state) {
+  at::Tensor bytes = at::empty({kStateBytes}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), &state, sizeof(state));
+  return bytes;
+}
+
+kernels::ScaleState from_host_bytes(const at::Tensor& bytes) {
+  kernels::ScaleState state;
+  std::memcpy(&state, bytes.const_data_ptr(), sizeof(state));
+  return state;
+}
+
+}  // namespace
+
+DeviceScaleState::DeviceScaleState(const kernels::ScaleState& initial, c10::Device device)
+    : memory_(host_bytes(initial).to(device)) {
+  const bool pinned = has_kernels() && !device.is_cpu();
+  host_mirror_ =
+      at::zeros({kMirrorBytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
+  kernels::publish(initial, on_host());
+}
+
+DeviceScaleState::~DeviceScaleState() {
+  if (!last_stream_) return;
+  // A kernel may still be about to write the mirror. A copy queued behind it makes the allocator of
+  // pinned memory wait for the stream before it hands the block out again.
+  try {
+    const c10::StreamGuard guard(*last_stream_);
+    host_mirror_.narrow(0, 0, kStateBytes).copy_(memory_, /*non_blocking=*/true);
+  } catch (const std::exception&) {
+    // The device is gone, and its kernels with it.
+  }
+}
+
+bool DeviceScaleState::has_kernels() const {
+#if defined(ACCELERANT_WITH_CUDA)
+  if (memory_.is_cuda()) return true;
+#endif
+  return memory_.is_cpu();
+}
+
+kernels::ScaleState* DeviceScaleState::on_device() const {
+  return static_cast<kernels::ScaleState*>(memory_.mutable_data_ptr());
+}
+
+kernels::ScaleMirror* DeviceScaleState::on_host() const {
+  return static_cast<kernels::ScaleMirror*>(host_mirror_.mutable_data_ptr());
+}
+
+at::Tensor DeviceScaleState::scale() const {
+  static_assert(offsetof(kernels::ScaleState, scale) == 0);
+  return memory_.narrow(0, 0, sizeof(float)).view(at::kFloat).squeeze(0);
+}
+
+at::Tensor DeviceScaleState::inverse_scale() const {
+#if defined(ACCELERANT_WITH_CUDA)
+  if (memory_.is_cuda()) {
+    const c10::OptionalDeviceGuard guard(device());
+    at::Tensor inverse = at::empty({}, memory_.options().dtype(at::kFloat));
+    kernels::cuda::inverse_scale(on_device(), inverse.mutable_data_ptr<float>(),
+                                 compat::current_cuda_stream(device()));
+    return inverse;
+  }
+#endif
+  return scale().to(at::kDouble).reciprocal().to(at::kFloat);
+}
+
+void DeviceScaleState::update(const at::Tensor& found_inf, const kernels::UpdateRule& rule) {
+#if defined(ACCELERANT_WITH_CUDA)
+  if (memory_.is_cuda()) {
+    const c10::OptionalDeviceGuard guard(device());
+    last_stream_ = c10::impl::VirtualGuardImpl(device().type()).getStream(device());
+    kernels::cuda::update_scale(on_device(), found_inf.const_data_ptr<float>(), rule, on_host(),
+                                compat::current_cuda_stream(device()));
+    return;
+  }
+#endif
+  kernels::ScaleState state = read();
+  kernels::update_scale(state, found_inf.item<float>() != 0.0F, rule);
+  write(state);
+}
+
+void DeviceScaleState::set_scale(float value) {
+  scale().fill_(value);
+  publish();
+}
+
+void DeviceScaleState::write(const kernels::ScaleState& state) {
+  memory_.copy_(host_bytes(state));
+  publish();
+}
+
+void DeviceScaleState::publish() {
+#if defined(ACCELERANT_WITH_CUDA)
+  if (memory_.is_cuda()) {
+    const c10::OptionalDeviceGuard guard(device());
+    last_stream_ = c10::impl::VirtualGuardImpl(device().type()).getStream(device());
+    kernels::cuda::publish(on_device(), on_host(), compat::current_cuda_stream(device()));
+    return;
+  }
+#endif
+  kernels::publish(read(), on_host());
+}
+
+kernels::ScaleState DeviceScaleState::read() const { return from_host_bytes(memory_.cpu()); }
+
+kernels::ScaleState DeviceScaleState::mirror() const {
+  const kernels::ScaleMirror* const mirror = on_host();
+  for (;;) {
+    const auto before = __atomic_load_n(&mirror->sequence, __ATOMIC_ACQUIRE);
+    kernels::ScaleState state;
+    std::memcpy(&state, const_cast<const kernels::ScaleState*>(&mirror->state), sizeof(state));
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const auto after = __atomic_load_n(&mirror->sequence, __ATOMIC_ACQUIRE);
+    if (before == after && before % 2 == 0) return state;
+  }
+}
+
+}  // namespace accelerant::detail

@@ -1,0 +1,53 @@
+// The scale and its companions on a device, with a copy on the host that is read without waiting.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <optional>
+
+#include "kernels/scale_state.h"
+
+namespace accelerant::detail {
+
+// Owns one kernels::ScaleState on `device`. All writes happen in place, so that a captured CUDA
+// graph sees them. Not copyable; not thread-safe but for mirror().
+class DeviceScaleState {
+ public:
+  DeviceScaleState(const kernels::ScaleState& initial, c10::Device device);
+  ~DeviceScaleState();
+  DeviceScaleState(const DeviceScaleState&) = delete;
+  DeviceScaleState& operator=(const DeviceScaleState&) = delete;
+
+  c10::Device device() const { return memory_.device(); }
+
+  // Zero-dimensional float32, sharing memory with the state.
+  at::Tensor scale() const;
+
+  // A new zero-dimensional float32 tensor on the same device: 1 / scale, divided in double.
+  at::Tensor inverse_scale() const;
+
+  // Applies the rule once. `found_inf` is one float32 element on the same device.
+  void update(const at::Tensor& found_inf, const kernels::UpdateRule& rule);
+
+  void set_scale(float scale);
+  void write(const kernels::ScaleState& state);
+
+  // Waits for the device.
+  kernels::ScaleState read() const;
+
+  // As of the last update the device has finished; never waits.
+  kernels::ScaleState mirror() const;
+
+ private:
+  bool has_kernels() const;
+  kernels::ScaleState* on_device() const;
+  kernels::ScaleMirror* on_host() const;
+  void publish();
+
+  at::Tensor memory_;        // uint8, one ScaleState
+  at::Tensor host_mirror_;   // uint8, one ScaleMirror; pinned where a kernel writes it
+  std::optional<c10::Stream> last_stream_;  // where a kernel last wrote the mirror
+};
+
+}  // namespace accelerant::detail

@@ -1,0 +1,77 @@
+#include "accelerant/amp/step_result.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+
+#include <utility>
+
+namespace accelerant {
+
+// A flag on a device, and its way to the host.
+class StepResult::PendingFlag {
+ public:
+  explicit PendingFlag(at::Tensor flag) : flag_(std::move(flag)) {}
+
+  bool wait() {
+    if (!value_) {
+      if (!arrived_) start_transfer();
+      arrived_->synchronize();
+      read();
+    }
+    return *value_;
+  }
+
+  std::optional<bool> poll() {
+    if (!value_) {
+      if (!arrived_) start_transfer();
+      if (!arrived_->query()) return std::nullopt;
+      read();
+    }
+    return value_;
+  }
+
+ private:
+  void start_transfer() {
+    const c10::Device device = flag_.device();
+    const c10::OptionalDeviceGuard guard(device);
+    host_copy_ = at::empty({}, at::TensorOptions().dtype(flag_.dtype()).pinned_memory(true));
+    host_copy_.copy_(flag_.detach(), /*non_blocking=*/true);
+    arrived_.emplace(device.type());
+    arrived_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+
+  void read() {
+    value_ = host_copy_.item<float>() != 0.0F;  // nan counts as found
+    flag_.reset();
+    host_copy_.reset();
+  }
+
+  at::Tensor flag_;
+  at::Tensor host_copy_;  // pinned
+  std::optional<c10::Event> arrived_;
+  std::optional<bool> value_;
+};
+
+StepResult::StepResult(Kind not_due) : kind_(not_due) {}
+
+StepResult StepResult::decided(bool skipped, at::Tensor loss) {
+  StepResult result(Kind::submitted);
+  result.skipped_ = skipped;
+  result.loss_ = std::move(loss);
+  return result;
+}
+
+StepResult StepResult::undecided(at::Tensor found_inf, at::Tensor loss) {
+  if (found_inf.is_cpu()) return decided(found_inf.item<float>() != 0.0F, std::move(loss));
+  StepResult result(Kind::submitted);
+  result.loss_ = std::move(loss);
+  result.pending_ = std::make_shared<PendingFlag>(std::move(found_inf));
+  return result;
+}
+
+bool StepResult::skipped() const { return pending_ ? pending_->wait() : skipped_; }
+
+std::optional<bool> StepResult::poll() const { return pending_ ? pending_->poll() : skipped_; }
+
+}  // namespace accelerant

@@ -1,0 +1,155 @@
+#include "amp/unscale.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isinf.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <vector>
+
+#include "accelerant/amp/unscale.h"
+#include "accelerant/core/error.h"
+#include "compat/cuda_stream.h"
+#include "kernels/amp_kernels.h"
+#include "kernels/cpu/unscale.h"
+
+namespace accelerant {
+namespace detail {
+namespace {
+
+void require_unscalable(const at::Tensor& gradient) {
+  switch (gradient.scalar_type()) {
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+    case at::kDouble:
+      break;
+    default:
+      throw Error(ErrorDetails{.problem = "gradients of this type cannot be unscaled",
+                   .expected = "Half, BFloat16, Float or Double",
+                   .got = c10::toString(gradient.scalar_type()),
+                   .hint = "keep such parameters out of the optimizer, or step it without a scaler"});
+  }
+  if (gradient.layout() != at::kStrided) {
+    throw Error(ErrorDetails{.problem = "gradients of this layout cannot be unscaled",
+                 .expected = "a strided or sparse COO gradient",
+                 .got = c10::str(gradient.layout()),
+                 .hint = "convert the gradient with to_dense() before unscaling"});
+  }
+  at::assert_no_internal_overlap(gradient);
+}
+
+void unscale_on_cpu(at::TensorList gradients, const at::Tensor& found_inf,
+                    const at::Tensor& inv_scale, const at::Tensor& counts) {
+  const float factor = *inv_scale.const_data_ptr<float>();
+  auto* const rows = counts.mutable_data_ptr<int64_t>();
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const kernels::NonFiniteCount count = kernels::cpu::unscale(gradients[i], factor);
+    if (count.inf + count.nan == 0) continue;
+    rows[2 * i] += static_cast<int64_t>(count.inf);
+    rows[2 * i + 1] += static_cast<int64_t>(count.nan);
+    *found_inf.mutable_data_ptr<float>() = 1.0F;
+  }
+}
+
+#if defined(ACCELERANT_WITH_CUDA)
+kernels::ScalarKind kind_of(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return kernels::ScalarKind::float16;
+    case at::kBFloat16:
+      return kernels::ScalarKind::bfloat16;
+    case at::kDouble:
+      return kernels::ScalarKind::float64;
+    default:
+      return kernels::ScalarKind::float32;
+  }
+}
+
+void unscale_on_cuda(at::TensorList gradients, const at::Tensor& found_inf,
+                     const at::Tensor& inv_scale, const at::Tensor& counts) {
+  const c10::Device device = found_inf.device();
+  const c10::OptionalDeviceGuard guard(device);
+  auto* const rows = reinterpret_cast<kernels::NonFiniteCount*>(counts.mutable_data_ptr<int64_t>());
+  std::vector<std::pair<at::Tensor, at::Tensor>> packed;  // gradients with gaps, and a copy without
+  std::vector<std::vector<kernels::GradientSpan>> spans_by_kind(4);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    at::Tensor gradient = gradients[i];
+    if (!gradient.is_non_overlapping_and_dense()) {
+      packed.emplace_back(gradient, gradient.contiguous());
+      gradient = packed.back().second;
+    }
+    spans_by_kind[static_cast<std::size_t>(kind_of(gradient.scalar_type()))].push_back(
+        {.data = gradient.mutable_data_ptr(), .numel = gradient.numel(), .count = rows + i});
+  }
+  for (std::size_t kind = 0; kind < spans_by_kind.size(); ++kind) {
+    kernels::cuda::unscale(spans_by_kind[kind], static_cast<kernels::ScalarKind>(kind),
+                           inv_scale.const_data_ptr<float>(), found_inf.mutable_data_ptr<float>(),
+                           compat::current_cuda_stream(device));
+  }
+  for (auto& [gradient, copy] : packed) gradient.copy_(copy);
+}
+#endif
+
+}  // namespace
+
+void unscale_and_count_by_aten_(at::TensorList gradients, const at::Tensor& found_inf,
+                                const at::Tensor& inv_scale, const at::Tensor& counts) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients[i];
+    if (gradient.numel() == 0) continue;
+    gradient.mul_(inv_scale);
+    const at::Tensor row = counts.select(0, static_cast<int64_t>(i));
+    row.select(0, 0).add_(at::isinf(gradient).sum());
+    row.select(0, 1).add_(at::isnan(gradient).sum());
+    found_inf.masked_fill_(row.sum().ne(0), 1.0);
+  }
+}
+
+void unscale_and_count_(at::TensorList gradients, const at::Tensor& found_inf,
+                        const at::Tensor& inv_scale, const at::Tensor& counts) {
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& gradient : gradients) require_unscalable(gradient);
+  // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
+  for (const at::Tensor& gradient : gradients) gradient.unsafeGetTensorImpl()->bump_version();
+  if (found_inf.is_cpu()) return unscale_on_cpu(gradients, found_inf, inv_scale, counts);
+#if defined(ACCELERANT_WITH_CUDA)
+  if (found_inf.is_cuda()) return unscale_on_cuda(gradients, found_inf, inv_scale, counts);
+#endif
+  unscale_and_count_by_aten_(gradients, found_inf, inv_scale, counts);
+}
+
+}  // namespace detail
+
+namespace {
+
+void require_flag(const at::Tensor& tensor, const char* name) {
+  // Texts as in PyTorch.
+  if (tensor.numel() != 1) throw Error(std::string(name) + " must be a 1-element tensor.");
+  if (tensor.scalar_type() != at::kFloat) throw Error(std::string(name) + " must be a float tensor.");
+}
+
+}  // namespace
+
+void non_finite_check_and_unscale_(at::TensorList gradients, const at::Tensor& found_inf,
+                                   const at::Tensor& inv_scale) {
+  if (gradients.empty()) return;
+  require_flag(inv_scale, "inv_scale");
+  require_flag(found_inf, "found_inf");
+  if (inv_scale.device() != found_inf.device()) {
+    throw Error(ErrorDetails{.problem = "inv_scale and found_inf must be on one device",
+                 .expected = found_inf.device().str(),
+                 .got = inv_scale.device().str()});
+  }
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.device() == found_inf.device()) continue;
+    throw Error("scaled_grads must be on the same device.");
+  }
+  const at::Tensor counts =
+      at::zeros({static_cast<int64_t>(gradients.size()), 2}, found_inf.options().dtype(at::kLong));
+  detail::unscale_and_count_(gradients, found_inf, inv_scale, counts);
+}
+
+}  // namespace accelerant

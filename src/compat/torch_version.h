@@ -1,0 +1,9 @@
+// Everything that differs between the libtorch versions we build with (2.11 to 2.13) or between
+// builds of one version belongs into this folder.
+#pragma once
+
+#include <torch/version.h>
+
+#if TORCH_VERSION_MAJOR < 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 11)
+#error "Accelerant needs libtorch 2.11 or newer"
+#endif

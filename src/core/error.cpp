@@ -1,0 +1,20 @@
+#include "accelerant/core/error.h"
+
+namespace accelerant {
+namespace {
+
+std::string compose(const ErrorDetails& details) {
+  std::string message = details.problem;
+  if (!details.expected.empty()) message += ": expected " + details.expected;
+  if (!details.got.empty()) message += (details.expected.empty() ? ": got " : ", got ") + details.got;
+  if (!details.hint.empty()) message += "; " + details.hint;
+  return message;
+}
+
+}  // namespace
+
+Error::Error(const std::string& message) : std::runtime_error(message) {}
+
+Error::Error(const ErrorDetails& details) : std::runtime_error(compose(details)) {}
+
+}  // namespace accelerant

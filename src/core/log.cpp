@@ -1,0 +1,67 @@
+#include "accelerant/core/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace accelerant {
+namespace {
+
+spdlog::level::level_enum threshold_from_environment() {
+  const char* level = std::getenv("ACCELERANT_LOG_LEVEL");
+  return level == nullptr ? spdlog::level::warn : spdlog::level::from_str(level);
+}
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::warning:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+void write_to_stderr(LogLevel level, std::string_view message) {
+  // Kept out of spdlog's registry, so that a program that uses spdlog itself is not disturbed.
+  static const std::unique_ptr<spdlog::logger> logger = [] {
+    auto made = std::make_unique<spdlog::logger>("accelerant",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    const char* rank = std::getenv("RANK");
+    const std::string who = rank == nullptr ? "" : std::string(" rank ") + rank;
+    made->set_pattern("[accelerant" + who + "] %l: %v");
+    made->set_level(threshold_from_environment());
+    return made;
+  }();
+  logger->log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+}
+
+std::mutex handler_mutex;
+LogHandler current_handler;  // empty: write_to_stderr
+
+}  // namespace
+
+void log(LogLevel level, std::string_view message) {
+  LogHandler handler;
+  {
+    const std::lock_guard lock(handler_mutex);
+    handler = current_handler;
+  }
+  handler ? handler(level, message) : write_to_stderr(level, message);
+}
+
+LogHandler set_log_handler(LogHandler handler) {
+  const std::lock_guard lock(handler_mutex);
+  return std::exchange(current_handler, std::move(handler));
+}
+
+}  // namespace accelerant

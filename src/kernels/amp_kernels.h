@@ -1,0 +1,46 @@
+// The kernels of mixed precision, behind raw pointers: no torch header is needed to compile or to
+// call the CUDA ones.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/scale_state.h"
+
+namespace accelerant::kernels {
+
+enum class ScalarKind { float16, bfloat16, float32, float64 };
+
+// Elements of one tensor that are not finite.
+struct NonFiniteCount {
+  std::uint64_t inf;
+  std::uint64_t nan;
+};
+
+// One gradient as a run of elements without gaps.
+struct GradientSpan {
+  void* data;
+  std::int64_t numel;
+  NonFiniteCount* count;  // added to, on the device of the gradient
+};
+
+namespace cuda {
+
+// Multiplies every element by *inv_scale, sets *found_inf to 1 where a result is not finite and
+// counts those per tensor. Gradients are not written when *inv_scale is 1. All spans have elements
+// of one kind and lie on the current device; `stream` is a cudaStream_t of it.
+void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, const float* inv_scale,
+             float* found_inf, void* stream);
+
+// *inv_scale = 1 / state->scale, divided in double.
+void inverse_scale(const ScaleState* state, float* inv_scale, void* stream);
+
+// Applies the rule to the state and copies the result into the mirror.
+void update_scale(ScaleState* state, const float* found_inf, const UpdateRule& rule,
+                  ScaleMirror* mirror, void* stream);
+
+// Copies the state into the mirror.
+void publish(const ScaleState* state, ScaleMirror* mirror, void* stream);
+
+}  // namespace cuda
+}  // namespace accelerant::kernels

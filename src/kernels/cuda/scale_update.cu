@@ -1,0 +1,40 @@
+#include "kernels/amp_kernels.h"
+#include "kernels/cuda/check.h"
+
+namespace accelerant::kernels::cuda {
+namespace {
+
+__global__ void inverse_scale_kernel(const ScaleState* state, float* inv_scale) {
+  *inv_scale = static_cast<float>(1.0 / static_cast<double>(state->scale));
+}
+
+__global__ void update_scale_kernel(ScaleState* state, const float* found_inf, UpdateRule rule,
+                                    ScaleMirror* mirror) {
+  kernels::update_scale(*state, *found_inf != 0.0F, rule);  // nan counts as found
+  kernels::publish(*state, mirror);
+}
+
+__global__ void publish_kernel(const ScaleState* state, ScaleMirror* mirror) {
+  kernels::publish(*state, mirror);
+}
+
+}  // namespace
+
+void inverse_scale(const ScaleState* state, float* inv_scale, void* stream) {
+  inverse_scale_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(state, inv_scale);
+  check(cudaGetLastError(), "inverse_scale");
+}
+
+void update_scale(ScaleState* state, const float* found_inf, const UpdateRule& rule,
+                  ScaleMirror* mirror, void* stream) {
+  update_scale_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(state, found_inf, rule,
+                                                                      mirror);
+  check(cudaGetLastError(), "update_scale");
+}
+
+void publish(const ScaleState* state, ScaleMirror* mirror, void* stream) {
+  publish_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(state, mirror);
+  check(cudaGetLastError(), "publish");
+}
+
+}  // namespace accelerant::kernels::cuda

@@ -1,0 +1,156 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "kernels/amp_kernels.h"
+#include "kernels/cuda/check.h"
+
+namespace accelerant::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kChunk = 32768;  // elements that one block works through
+
+// A launch carries its table of tensors in the kernel's arguments: no copy to the device, nothing
+// to keep alive, and it can be captured in a graph. Since CUDA 12.1 arguments may take 32 kB.
+#if CUDART_VERSION >= 12010
+constexpr int kMaxTensors = 768;
+#else
+constexpr int kMaxTensors = 96;
+#endif
+
+struct Table {
+  void* data[kMaxTensors];
+  std::int64_t numel[kMaxTensors];
+  NonFiniteCount* count[kMaxTensors];
+  std::int32_t first_block[kMaxTensors + 1];  // first_block[i] .. first_block[i + 1] work on tensor i
+  std::int32_t tensors;
+};
+static_assert(sizeof(Table) + 64 <= (CUDART_VERSION >= 12010 ? 32764 : 4096));
+
+template <class T>
+struct Math {  // the type the product is made in
+  using type = float;
+};
+template <>
+struct Math<double> {
+  using type = double;
+};
+
+template <class T>
+__device__ typename Math<T>::type widen(T value) {
+  return static_cast<typename Math<T>::type>(value);
+}
+
+template <class T, int width>
+struct alignas(sizeof(T) * width) Pack {
+  T values[width];
+};
+
+// One element: returns whether its unscaled value is not finite, and counts it then.
+template <class T>
+__device__ bool unscale_one(T& value, float inv_scale, NonFiniteCount* count) {
+  using M = typename Math<T>::type;
+  if (inv_scale != 1.0F) value = static_cast<T>(widen(value) * static_cast<M>(inv_scale));
+  const M result = widen(value);
+  if (isfinite(result)) return false;
+  atomicAdd(reinterpret_cast<unsigned long long*>(isnan(result) ? &count->nan : &count->inf), 1ULL);
+  return true;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    unscale_kernel(const __grid_constant__ Table table, const float* inv_scale_pointer,
+                   float* found_inf) {
+  constexpr int width = 16 / sizeof(T);
+  const float inv_scale = *inv_scale_pointer;
+  const int block = static_cast<int>(blockIdx.x);
+
+  // The last tensor whose first block is not after this one.
+  int low = 0;
+  int high = table.tensors - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (table.first_block[middle] <= block) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  T* const data = static_cast<T*>(table.data[low]);
+  NonFiniteCount* const count = table.count[low];
+  const std::int64_t begin = kChunk * (block - table.first_block[low]);
+  const std::int64_t end = min(begin + kChunk, table.numel[low]);
+
+  bool bad = false;
+  std::int64_t scalar_begin = begin;
+  if (reinterpret_cast<std::uintptr_t>(data) % 16 == 0) {
+    const std::int64_t packs = (end - begin) / width;
+    auto* const pack_data = reinterpret_cast<Pack<T, width>*>(data + begin);
+    for (std::int64_t i = threadIdx.x; i < packs; i += kThreads) {
+      Pack<T, width> pack = pack_data[i];
+#pragma unroll
+      for (int lane = 0; lane < width; ++lane) {
+        bad |= unscale_one(pack.values[lane], inv_scale, count);
+      }
+      if (inv_scale != 1.0F) pack_data[i] = pack;
+    }
+    scalar_begin = begin + packs * width;
+  }
+  for (std::int64_t i = scalar_begin + threadIdx.x; i < end; i += kThreads) {
+    T value = data[i];
+    bad |= unscale_one(value, inv_scale, count);
+    if (inv_scale != 1.0F) data[i] = value;
+  }
+  if (bad) *found_inf = 1.0F;  // every writer writes the same
+}
+
+template <class T>
+void launch(const Table& table, const float* inv_scale, float* found_inf, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(table.first_block[table.tensors]);
+  unscale_kernel<T><<<blocks, kThreads, 0, stream>>>(table, inv_scale, found_inf);
+  check(cudaGetLastError(), "unscale");
+}
+
+void launch(ScalarKind kind, const Table& table, const float* inv_scale, float* found_inf,
+            cudaStream_t stream) {
+  switch (kind) {
+    case ScalarKind::float16:
+      return launch<__half>(table, inv_scale, found_inf, stream);
+    case ScalarKind::bfloat16:
+      return launch<__nv_bfloat16>(table, inv_scale, found_inf, stream);
+    case ScalarKind::float32:
+      return launch<float>(table, inv_scale, found_inf, stream);
+    case ScalarKind::float64:
+      return launch<double>(table, inv_scale, found_inf, stream);
+  }
+}
+
+}  // namespace
+
+void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, const float* inv_scale,
+             float* found_inf, void* stream) {
+  Table table;
+  table.tensors = 0;
+  table.first_block[0] = 0;
+  const auto flush = [&] {
+    if (table.tensors == 0) return;
+    launch(kind, table, inv_scale, found_inf, static_cast<cudaStream_t>(stream));
+    table.tensors = 0;
+  };
+  for (const GradientSpan& gradient : gradients) {
+    if (gradient.numel == 0) continue;
+    const int i = table.tensors++;
+    table.data[i] = gradient.data;
+    table.numel[i] = gradient.numel;
+    table.count[i] = gradient.count;
+    const std::int64_t blocks = (gradient.numel + kChunk - 1) / kChunk;
+    table.first_block[i + 1] = table.first_block[i] + static_cast<std::int32_t>(blocks);
+    // 2^30 blocks stand for 2^45 elements; no device holds that many twice.
+    if (table.tensors == kMaxTensors || table.first_block[i + 1] > (1 << 30)) flush();
+  }
+  flush();
+}
+
+}  // namespace accelerant::kernels::cuda

@@ -1,0 +1,100 @@
+// The loss scale with everything that moves with it, as one block of memory on the device, and the
+// rule by which it changes. Shared by host code and CUDA kernels; includes nothing of torch.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define ACCELERANT_HOST_DEVICE __host__ __device__
+#else
+#define ACCELERANT_HOST_DEVICE
+#endif
+
+namespace accelerant::kernels {
+
+// Lives on the device of the scale. `scale` and `growth_tracker` come first: GradScaler hands them
+// out as tensors that view this memory.
+struct ScaleState {
+  float scale;
+  std::int32_t growth_tracker;  // clean updates since the scale last changed
+  std::int32_t hysteresis_left;  // overflows that may still pass without backing off
+  std::int32_t unused;
+  std::int64_t updates;     // calls of update() that judged an iteration
+  std::int64_t skips;       // how many of them found an overflow
+  std::int64_t last_skip;   // the number (from 1) of the latest of those; 0: none yet
+};
+
+// A copy of the state in host memory that the device can write, so that reading it never waits.
+// The writer makes `sequence` odd, writes, and makes it even again: a reader that sees it change
+// reads once more.
+struct ScaleMirror {
+  std::uint32_t sequence;
+  std::uint32_t unused;
+  ScaleState state;
+};
+
+struct UpdateRule {
+  double growth_factor;
+  double backoff_factor;
+  std::int64_t growth_interval;
+  float min_scale;
+  float max_scale;
+  std::int32_t hysteresis;
+  bool refill_each_clean_update;  // else only when the scale grows
+  bool dynamic;                   // false: the scale stays as it is
+};
+
+// One judged iteration. Products are made in double and stored as float, as PyTorch does.
+ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_inf,
+                                                const UpdateRule& rule) {
+  state.updates += 1;
+  if (found_inf) {
+    state.skips += 1;
+    state.last_skip = state.updates;
+    state.growth_tracker = 0;
+    state.hysteresis_left -= state.hysteresis_left > 0 ? 1 : 0;
+    if (!rule.dynamic || state.hysteresis_left > 0) return;
+    const float lower = static_cast<float>(static_cast<double>(state.scale) * rule.backoff_factor);
+    const float floor = rule.min_scale < state.scale ? rule.min_scale : state.scale;
+    state.scale = lower > floor ? lower : floor;
+    return;
+  }
+  if (rule.refill_each_clean_update) state.hysteresis_left = rule.hysteresis;
+  state.growth_tracker += 1;
+  // Not "==": after the interval was lowered the tracker may already be past it.
+  if (state.growth_tracker < rule.growth_interval) return;
+  state.growth_tracker = 0;
+  state.hysteresis_left = rule.hysteresis;
+  if (!rule.dynamic || state.scale >= rule.max_scale) return;
+  const double higher = static_cast<double>(state.scale) * rule.growth_factor;
+  const double largest_float = 3.4028234663852886e38;
+  if (higher > largest_float) return;  // the scale must stay finite
+  state.scale = higher < rule.max_scale ? static_cast<float>(higher) : rule.max_scale;
+}
+
+// Copies the state into the mirror. One writer at a time: all updates of a scaler are on one
+// stream, or ordered by the program.
+ACCELERANT_HOST_DEVICE inline void publish(const ScaleState& state, ScaleMirror* mirror) {
+  volatile ScaleMirror* out = mirror;
+  const std::uint32_t before = out->sequence;
+#if defined(__CUDA_ARCH__)
+  out->sequence = before + 1;
+  __threadfence_system();
+#else
+  __atomic_store_n(&mirror->sequence, before + 1, __ATOMIC_SEQ_CST);
+#endif
+  out->state.scale = state.scale;
+  out->state.growth_tracker = state.growth_tracker;
+  out->state.hysteresis_left = state.hysteresis_left;
+  out->state.updates = state.updates;
+  out->state.skips = state.skips;
+  out->state.last_skip = state.last_skip;
+#if defined(__CUDA_ARCH__)
+  __threadfence_system();
+  out->sequence = before + 2;
+#else
+  __atomic_store_n(&mirror->sequence, before + 2, __ATOMIC_SEQ_CST);
+#endif
+}
+
+}  // namespace accelerant::kernels

@@ -1,0 +1,65 @@
+// accelerant-replay TOPIC: reads a JSON document from standard input, runs it through the library and
+// writes the result to standard output. A Python test feeds the same document to the original and
+// compares. With --lines every input line is a document and every output line its result.
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <string>
+
+#include "topics.h"
+#include "values.h"
+
+namespace {
+
+using nlohmann::json;
+
+const std::map<std::string, std::function<json(const json&)>> kTopics = {
+    {"autocast", replay::replay_autocast},
+    {"scaler", replay::replay_scaler},
+};
+
+int usage() {
+  std::cerr << "usage: accelerant-replay TOPIC [--lines] < document.json; topics:";
+  for (const auto& [name, topic] : kTopics) std::cerr << ' ' << name;
+  std::cerr << '\n';
+  return 2;
+}
+
+// A message without the line breaks that would break the protocol.
+std::string one_line(std::string message) {
+  for (char& c : message) {
+    if (c == '\n') c = ' ';
+  }
+  return message;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool lines = argc == 3 && std::string(argv[2]) == "--lines";
+  if (argc < 2 || (argc != 2 && !lines)) return usage();
+  const auto topic = kTopics.find(argv[1]);
+  if (topic == kTopics.end()) return usage();
+
+  if (lines) {
+    for (std::string line; std::getline(std::cin, line);) {
+      json result;
+      try {
+        result = topic->second(json::parse(line));
+      } catch (const std::exception& error) {
+        result = {{"error", one_line(error.what())}};
+      }
+      std::cout << result.dump() << std::endl;
+    }
+    return 0;
+  }
+  try {
+    const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+    std::cout << topic->second(json::parse(text)).dump() << '\n';
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "accelerant-replay: " << one_line(error.what()) << '\n';
+    return 2;
+  }
+}

@@ -1,0 +1,12 @@
+// The topics of accelerant-replay. Each takes a document and returns its result; BadDocument or a
+// JSON exception means that the document cannot be understood.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace replay {
+
+nlohmann::json replay_scaler(const nlohmann::json& document);
+nlohmann::json replay_autocast(const nlohmann::json& document);
+
+}  // namespace replay

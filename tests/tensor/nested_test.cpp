@@ -1,0 +1,97 @@
+#include "accelerant/tensor/nested.h"
+
+#include <accelerant/tensor/cast.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <string>
+
+namespace {
+
+using accelerant::map_tensors;
+using accelerant::to_float32;
+using accelerant::visit_tensors;
+
+struct Output {
+  at::Tensor logits;
+  std::optional<at::Tensor> loss;
+  std::map<std::string, std::vector<at::Tensor>> hidden;
+  std::string note = "kept";
+  int tokens = 7;
+
+  static void visit_fields(auto& self, auto&& visit) {
+    visit(self.logits);
+    visit(self.loss);
+    visit(self.hidden);
+  }
+};
+
+struct Foreign {  // a struct that cannot be changed
+  at::Tensor inside;
+};
+
+}  // namespace
+
+template <>
+struct accelerant::NestedFields<Foreign> {
+  static void visit(auto& self, auto&& visitor) { visitor(self.inside); }
+};
+
+namespace {
+
+at::Tensor half(double value) { return torch::full({1}, value, at::kHalf); }
+
+TEST(Nested, VisitsInOrder) {
+  const std::tuple<at::Tensor, std::vector<at::Tensor>, int, std::pair<at::Tensor, std::string>>
+      value{half(1), {half(2), half(3)}, 99, {half(4), "text"}};
+  std::vector<double> seen;
+  visit_tensors(value, [&](const at::Tensor& tensor) { seen.push_back(tensor.item<double>()); });
+  EXPECT_EQ(seen, (std::vector<double>{1, 2, 3, 4}));
+}
+
+TEST(Nested, MapKeepsStructureAndOtherLeaves) {
+  const Output output{.logits = half(1),
+                      .loss = std::nullopt,
+                      .hidden = {{"a", {half(2)}}, {"b", {half(3), half(4)}}}};
+  const Output doubled = map_tensors(output, [](const at::Tensor& t) { return t * 2; });
+  EXPECT_EQ(doubled.logits.item<double>(), 2.0);
+  EXPECT_FALSE(doubled.loss.has_value());
+  EXPECT_EQ(doubled.hidden.at("b")[1].item<double>(), 8.0);
+  EXPECT_EQ(doubled.note, "kept");
+  EXPECT_EQ(doubled.tokens, 7);
+  EXPECT_EQ(output.logits.item<double>(), 1.0);  // the original is untouched
+}
+
+TEST(Nested, EveryContainer) {
+  const auto count = [](const auto& value) {
+    int tensors = 0;
+    visit_tensors(value, [&](const at::Tensor&) { ++tensors; });
+    return tensors;
+  };
+  EXPECT_EQ(count(half(1)), 1);
+  EXPECT_EQ(count(std::array<at::Tensor, 2>{half(1), half(2)}), 2);
+  EXPECT_EQ(count(std::unordered_map<int, at::Tensor>{{1, half(1)}, {2, half(2)}}), 2);
+  EXPECT_EQ(count(std::optional<std::vector<at::Tensor>>{{half(1), half(2), half(3)}}), 3);
+  EXPECT_EQ(count(Foreign{half(1)}), 1);
+  EXPECT_EQ(count(3.5), 0);
+  EXPECT_EQ(map_tensors(std::string("as it is"), [](const at::Tensor& t) { return t; }), "as it is");
+  EXPECT_EQ(to_float32(std::array<at::Tensor, 1>{half(1)})[0].scalar_type(), at::kFloat);
+  EXPECT_EQ(to_float32(Foreign{half(1)}).inside.scalar_type(), at::kFloat);
+}
+
+TEST(Nested, ToFloat32) {
+  const Output output{.logits = half(1), .loss = torch::ones({1}, at::kBFloat16), .hidden = {}};
+  const Output cast = to_float32(output);
+  EXPECT_EQ(cast.logits.scalar_type(), at::kFloat);
+  EXPECT_EQ(cast.loss->scalar_type(), at::kFloat);
+  for (const auto type : {at::kFloat, at::kDouble, at::kLong, at::kBool}) {
+    const at::Tensor other = torch::ones({2}, type);
+    EXPECT_TRUE(to_float32(other).is_same(other));
+  }
+  EXPECT_FALSE(to_float32(at::Tensor()).defined());
+  const at::Tensor leaf = half(3).requires_grad_();
+  to_float32(leaf).sum().backward();
+  EXPECT_EQ(leaf.grad().scalar_type(), at::kHalf);
+}
+
+}  // namespace
