@@ -36,15 +36,15 @@ test: ## Build everything and run the tests, except the long ones
 	@scripts/setup test
 	@scripts/configure $(PRESET)
 	@$(cmake_build)
-	@ctest --preset $(PRESET) $(ARGS)
+	@ctest --preset $(PRESET) -j $(JOBS) $(ARGS)
 
 test-long: ## Run all tests, the long ones too (preset release)
 	@scripts/setup test
 	@scripts/configure release
 	@cmake --build --preset release -j $(JOBS)
-	@ctest --preset long $(ARGS)
+	@ctest --preset long -j $(JOBS) $(ARGS)
 
-bench: ## Run the benchmarks against Hugging Face Accelerate and plain libtorch
+bench: ## Run the benchmarks against Python and plain libtorch
 	@scripts/setup test
 	@scripts/configure $(PRESET)
 	@$(cmake_build)

@@ -14,12 +14,7 @@ void install_interrupt_handlers() {
   action.sa_handler = [](int signal) { received_signal = signal; };
   action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM}) {
-    // A parent that ignores the signal for us (nohup, a background job) means it.
-    struct sigaction before {};
-    sigaction(signal, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
-  }
+  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
 }
 
 void throw_if_interrupted() {

@@ -47,9 +47,10 @@ void run(const Options& options) {
   const auto data = prepare(examples::load_fashion_mnist(options.data), options, device);
   throw_if_interrupted();
 
-  std::printf("Fashion-MNIST in %s on %s: %ld samples, %ld epochs, batches of %ld\n",
+  std::printf("Fashion-MNIST in %s on %s: %ld samples, %ld epoch%s, batches of %ld\n",
               name_of(options.precision), device.is_cuda() ? "the GPU" : "the CPU",
-              data.train.labels.size(0), options.epochs, options.batch_size);
+              data.train.labels.size(0), options.epochs, options.epochs == 1 ? "" : "s",
+              options.batch_size);
   std::fflush(stdout);  // before the progress bar, also in a pipe that takes both streams
 
   const TrainingResult training = train(options, data, device, width);

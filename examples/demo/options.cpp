@@ -62,7 +62,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->check(number_in(1, many))
       ->type_name("N");
   app.add_option("--width", options.width,
-                 "Channels of the first layer; default 16 on a CPU, 128 on a GPU")
+                 "Channels of the first layer; default 16 on a CPU, 512 on a GPU")
       ->check(number_in(1, 4096))
       ->type_name("N");
   try {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <vector>
 
 #include "interrupt.h"
@@ -17,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int steps_per_round = 10;
 constexpr int most_rounds = 20;
 constexpr int least_rounds = 3;
-constexpr double enough_seconds = 12;
+constexpr double enough_seconds = 10;  // what the rounds should take together
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -79,14 +80,16 @@ SpeedComparison compare_with_fp32(const Options& options, const examples::Fashio
                                   torch::Device device, int64_t width) {
   Contestant chosen(options.precision, options, data.train, device, width);
   Contestant fp32(Precision::fp32, options, data.train, device, width);
-  accelerant::ProgressBar bar({.total = most_rounds,
-                               .description = std::string(name_of(options.precision)) + " vs fp32",
-                               .unit = "round"});
   const auto start = Clock::now();
   chosen.warm_up();
   fp32.warm_up();
-  for (int round = 0; round < most_rounds; ++round) {
-    if (round >= least_rounds && seconds_since(start) > enough_seconds) break;
+  const int rounds = std::clamp(static_cast<int>(enough_seconds / seconds_since(start)),
+                                least_rounds, most_rounds);
+
+  accelerant::ProgressBar bar({.total = rounds,
+                               .description = std::string(name_of(options.precision)) + " vs fp32",
+                               .unit = "round"});
+  for (int round = 0; round < rounds; ++round) {
     // Who goes first changes, so that neither always has the cooler or the busier machine.
     Contestant& first = round % 2 == 0 ? chosen : fp32;
     Contestant& second = round % 2 == 0 ? fp32 : chosen;

@@ -15,9 +15,9 @@ std::string name_of(c10::DeviceType device_type) {
 void require_known(c10::DeviceType device_type) {
   if (is_autocast_available(device_type)) return;
   throw Error(ErrorDetails{.problem = "autocast is not available for this device type",
-               .expected = "a device type with autocast support (cpu, cuda, ...)",
-               .got = name_of(device_type),
-               .hint = "run this part without AutocastGuard"});
+                           .expected = "a device type with autocast support (cpu, cuda, ...)",
+                           .got = name_of(device_type),
+                           .hint = "run this part without AutocastGuard"});
 }
 
 void require_present(c10::DeviceType device_type) {
@@ -25,18 +25,20 @@ void require_present(c10::DeviceType device_type) {
   const bool present = c10::impl::hasDeviceGuardImpl(device_type) &&
                        c10::impl::getDeviceGuardImpl(device_type)->deviceCount() > 0;
   if (present) return;
-  throw Error(ErrorDetails{.problem = "autocast cannot be switched on for a device that is not there",
-               .expected = "a " + name_of(device_type) + " device",
-               .got = "none visible to libtorch",
-               .hint = "pass .device_type = at::kCPU, or .enabled = false"});
+  throw Error(
+      ErrorDetails{.problem = "autocast cannot be switched on for a device that is not there",
+                   .expected = "a " + name_of(device_type) + " device",
+                   .got = "none visible to libtorch",
+                   .hint = "pass .device_type = at::kCPU, or .enabled = false"});
 }
 
 void require_16_bit(c10::ScalarType dtype, c10::DeviceType device_type) {
   if (dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16) return;
-  throw Error(ErrorDetails{.problem = "autocast on " + name_of(device_type) + " does not support this type",
-               .expected = "Half or BFloat16",
-               .got = c10::toString(dtype),
-               .hint = "for plain float32 pass .enabled = false"});
+  throw Error(
+      ErrorDetails{.problem = "autocast on " + name_of(device_type) + " does not support this type",
+                   .expected = "Half or BFloat16",
+                   .got = c10::toString(dtype),
+                   .hint = "for plain float32 pass .enabled = false"});
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ bool enter_custom_forward(torch::autograd::AutogradContext* ctx,
   const bool autocast_is_on = at::autocast::is_autocast_enabled(options.device_type);
   const c10::ScalarType dtype = at::autocast::get_autocast_dtype(options.device_type);
   const bool backward_under_autocast = autocast_is_on && !options.cast_inputs;
-  ctx->saved_data[kSavedKey] = std::vector<int64_t>{static_cast<int64_t>(options.device_type),
-                                                    static_cast<int64_t>(dtype),
-                                                    static_cast<int64_t>(backward_under_autocast)};
+  ctx->saved_data[kSavedKey] =
+      std::vector<int64_t>{static_cast<int64_t>(options.device_type), static_cast<int64_t>(dtype),
+                           static_cast<int64_t>(backward_under_autocast)};
   return autocast_is_on && options.cast_inputs.has_value();
 }
 
@@ -29,7 +29,7 @@ AutocastOptions saved_autocast_state(torch::autograd::AutogradContext* ctx) {
   const auto saved = ctx->saved_data.find(kSavedKey);
   if (saved == ctx->saved_data.end()) {
     throw Error(ErrorDetails{.problem = "custom_bwd found no autocast state in its context",
-                 .hint = "wrap the forward of the same function in custom_fwd"});
+                             .hint = "wrap the forward of the same function in custom_fwd"});
   }
   const std::vector<int64_t> state = saved->second.toIntVector();
   return {.device_type = static_cast<c10::DeviceType>(state[0]),
@@ -37,8 +37,7 @@ AutocastOptions saved_autocast_state(torch::autograd::AutogradContext* ctx) {
           .enabled = state[2] != 0};
 }
 
-at::Tensor cast_input(const at::Tensor& input, c10::DeviceType device_type,
-                      c10::ScalarType dtype) {
+at::Tensor cast_input(const at::Tensor& input, c10::DeviceType device_type, c10::ScalarType dtype) {
   const bool eligible = input.defined() && input.is_floating_point() &&
                         input.device().type() == device_type && input.scalar_type() != at::kDouble;
   return eligible ? input.to(dtype) : input;

@@ -1,5 +1,7 @@
 #include "amp/found_inf.h"
 
+#include <ATen/ops/add.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
@@ -17,7 +19,6 @@ namespace {
 struct DeviceGradients {
   c10::Device device;
   std::vector<at::Tensor> gradients;  // strided: for sparse gradients their values
-  std::vector<at::Tensor> owners;     // the .grad each belongs to
   std::vector<CheckedParameter> parameters;
 };
 
@@ -49,10 +50,9 @@ std::vector<DeviceGradients> collect_gradients(torch::optim::Optimizer& optimize
         return known.device == elements.device();
       });
       if (entry == devices.end()) {
-        entry = devices.insert(entry, DeviceGradients{elements.device(), {}, {}, {}});
+        entry = devices.insert(entry, DeviceGradients{elements.device(), {}, {}});
       }
       entry->gradients.push_back(elements);
-      entry->owners.push_back(parameter.grad());
       entry->parameters.push_back(
           {.parameter = c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()),
            .group = group_number,
@@ -64,61 +64,92 @@ std::vector<DeviceGradients> collect_gradients(torch::optim::Optimizer& optimize
   return devices;
 }
 
-uint32_t version_of(const at::Tensor& gradient) {
-  // Writing the values of a sparse gradient leaves the version of the gradient itself alone.
-  return static_cast<uint32_t>(gradient.is_sparse() ? gradient._values()._version()
-                                                    : gradient._version());
+// The memory of a check, in floats: the flag (two, for alignment), the counts of the first check
+// and those of a later one.
+constexpr int64_t kFlagFloats = 2;
+constexpr int64_t kCountFloats = sizeof(kernels::NonFiniteCount) / sizeof(float);
+
+kernels::NonFiniteCount* counts_of(const DeviceCheck& check, int round) {
+  float* const first = check.memory.mutable_data_ptr<float>() + kFlagFloats;
+  return reinterpret_cast<kernels::NonFiniteCount*>(first) +
+         static_cast<std::size_t>(round) * check.parameters.size();
+}
+
+// Runs a check and notes which versions of the gradients it saw.
+void run_check(DeviceCheck& check, int round, const std::vector<at::Tensor>& gradients,
+               const at::Tensor& inv_scale) {
+  unscale_and_count_(gradients, check.found_inf, copy_to(inv_scale, check.found_inf.device()),
+                     counts_of(check, round));
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    check.parameters[i].gradient_version = gradients[i]._version();
+  }
+}
+
+DeviceCheck make_check(DeviceGradients& device, const at::Tensor& inv_scale) {
+  const auto rows = static_cast<int64_t>(device.gradients.size());
+  const at::Tensor memory = at::zeros({kFlagFloats + 2 * rows * kCountFloats},
+                                      at::TensorOptions().dtype(at::kFloat).device(device.device));
+  DeviceCheck check{.found_inf = memory.select(0, 0),
+                    .parameters = std::move(device.parameters),
+                    .memory = memory};
+  run_check(check, /*round=*/0, device.gradients, inv_scale);
+  return check;
+}
+
+bool same_gradients(const DeviceGradients& device, const DeviceCheck& check) {
+  return std::equal(
+      device.parameters.begin(), device.parameters.end(), check.parameters.begin(),
+      check.parameters.end(), [](const CheckedParameter& now, const CheckedParameter& then) {
+        return now.gradient == then.gradient &&
+               now.parameter._unsafe_get_target() == then.parameter._unsafe_get_target();
+      });
+}
+
+bool any_written(const DeviceGradients& device, const DeviceCheck& check) {
+  return !std::equal(device.gradients.begin(), device.gradients.end(), check.parameters.begin(),
+                     [](const at::Tensor& gradient, const CheckedParameter& then) {
+                       return gradient._version() == then.gradient_version;
+                     });
 }
 
 }  // namespace
+
+at::Tensor DeviceCheck::counts_on_host() const {
+  const auto rows = static_cast<int64_t>(parameters.size());
+  const at::Tensor rounds = memory.narrow(0, kFlagFloats, 2 * rows * kCountFloats)
+                                .cpu()
+                                .view(at::kLong)
+                                .view({2, rows, 2});
+  // What was bad at once is counted as it was then: clipping turns inf into nan.
+  const at::Tensor clean_at_first = rounds[0].sum(1, /*keepdim=*/true).eq(0);
+  return rounds[0].add(rounds[1].mul(clean_at_first)).contiguous();
+}
 
 std::vector<DeviceCheck> unscale_gradients(torch::optim::Optimizer& optimizer,
                                            const at::Tensor& inv_scale, Float16Gradients float16) {
   std::vector<DeviceCheck> checks;
   for (DeviceGradients& device : collect_gradients(optimizer, float16)) {
-    const auto rows = static_cast<int64_t>(device.gradients.size());
-    // The flag and the counts share one block, so that one fill clears both.
-    const at::Tensor block =
-        at::zeros({1 + 2 * rows}, at::TensorOptions().dtype(at::kLong).device(device.device));
-    DeviceCheck check{.found_inf = block.narrow(0, 0, 1).view(at::kFloat).select(0, 0),
-                      .counts = block.narrow(0, 1, 2 * rows).view({rows, 2}),
-                      .parameters = std::move(device.parameters)};
-    unscale_and_count_(device.gradients, check.found_inf,
-                       copy_to(inv_scale, device.device), check.counts);
-    for (std::size_t i = 0; i < check.parameters.size(); ++i) {
-      check.parameters[i].gradient_version = version_of(device.owners[i]);
-    }
-    checks.push_back(std::move(check));
+    checks.push_back(make_check(device, inv_scale));
   }
   return checks;
 }
 
-bool gradients_changed_since(torch::optim::Optimizer& optimizer,
-                             const std::vector<DeviceCheck>& checks) {
-  // The checks were made on the same walk over the parameters, so both are read side by side.
-  std::vector<std::size_t> next_row(checks.size(), 0);
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const at::Tensor& gradient = parameter.grad();
-      if (!gradient.defined()) continue;
-      const auto check = std::find_if(checks.begin(), checks.end(), [&](const DeviceCheck& known) {
-        return known.found_inf.device() == gradient.device();
-      });
-      if (check == checks.end()) return true;
-      const std::size_t row = next_row[static_cast<std::size_t>(check - checks.begin())]++;
-      if (row >= check->parameters.size()) return true;
-      const CheckedParameter& known = check->parameters[row];
-      if (known.parameter._unsafe_get_target() != parameter.unsafeGetTensorImpl() ||
-          known.gradient != gradient.unsafeGetTensorImpl() ||
-          known.gradient_version != version_of(gradient)) {
-        return true;
-      }
+void check_changed_gradients(torch::optim::Optimizer& optimizer, const at::Tensor& one,
+                             std::vector<DeviceCheck>& checks) {
+  for (DeviceGradients& device : collect_gradients(optimizer, Float16Gradients::allowed)) {
+    const auto known = std::find_if(checks.begin(), checks.end(), [&](const DeviceCheck& check) {
+      return same_gradients(device, check);
+    });
+    if (known == checks.end()) {
+      checks.push_back(make_check(device, one));  // replaced, added or removed
+    } else if (any_written(device, *known)) {
+      run_check(*known, /*round=*/1, device.gradients, one);
     }
   }
-  return false;
 }
 
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device) {
+  if (tensor.device() == device) return tensor;
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
 

@@ -12,20 +12,24 @@ class Optimizer;
 
 namespace accelerant::detail {
 
-// A parameter whose gradient was checked. Held weakly: a check outlives neither model nor optimizer.
+// A parameter whose gradient was checked. Held weakly: a check outlives neither model nor
+// optimizer.
 struct CheckedParameter {
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
   std::size_t group = 0;
-  std::size_t index = 0;       // within its group
+  std::size_t index = 0;                // within its group
   c10::TensorImpl* gradient = nullptr;  // to see whether it was replaced; never dereferenced
-  uint32_t gradient_version = 0;        // to see whether it was written
+  int64_t gradient_version = 0;         // to see whether it was written
 };
 
 // The checked gradients of one device.
 struct DeviceCheck {
   at::Tensor found_inf;  // zero-dimensional float32: 0 or 1
-  at::Tensor counts;     // int64 [parameters, 2]: elements infinite, elements nan
-  std::vector<CheckedParameter> parameters;  // row by row
+  std::vector<CheckedParameter> parameters;
+  at::Tensor memory;  // the flag and the counts, so that one fill clears them all
+
+  // Elements that are not finite, one row for each parameter: infinite, nan. Waits for the device.
+  at::Tensor counts_on_host() const;
 };
 
 enum class Float16Gradients { refused, allowed };
@@ -35,9 +39,10 @@ enum class Float16Gradients { refused, allowed };
 std::vector<DeviceCheck> unscale_gradients(torch::optim::Optimizer& optimizer,
                                            const at::Tensor& inv_scale, Float16Gradients float16);
 
-// Whether gradients were written or replaced since the checks.
-bool gradients_changed_since(torch::optim::Optimizer& optimizer,
-                             const std::vector<DeviceCheck>& checks);
+// Checks gradients again that were written or replaced since `checks` were made; nothing is scaled.
+// `one` is a zero-dimensional float32 1.
+void check_changed_gradients(torch::optim::Optimizer& optimizer, const at::Tensor& one,
+                             std::vector<DeviceCheck>& checks);
 
 // The tensor on `device`. Waits only when that is the CPU: the value is about to be read there.
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);

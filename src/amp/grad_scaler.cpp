@@ -1,6 +1,5 @@
 #include "accelerant/amp/grad_scaler.h"
 
-#include <ATen/ops/ones.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
@@ -63,7 +62,6 @@ struct GradScaler::Impl {
   detail::DeviceScaleState& require_state(const char* caller);
   OptimizerState& state_of(const Optimizer& optimizer);
   void check(Optimizer& optimizer, const at::Tensor& inv_scale, detail::Float16Gradients float16);
-  void check_again_if_changed(Optimizer& optimizer, OptimizerState& state);
   void reduce(std::vector<DeviceCheck>& checks) const;
   void refuse_shared_parameters(const Optimizer& optimizer) const;
   StepResult step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
@@ -105,10 +103,11 @@ void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) cons
         for (const auto& group : optimizer.param_groups()) {
           for (const at::Tensor& parameter : group.params()) {
             if (parameter.unsafeGetTensorImpl() != checked.parameter._unsafe_get_target()) continue;
-            throw Error(ErrorDetails{.problem = "a gradient would be unscaled twice",
-                         .expected = "every parameter in one optimizer between two updates",
-                         .got = name_of(checked) + " in two",
-                         .hint = "give it to one optimizer, or call update() between the steps"});
+            throw Error(ErrorDetails{
+                .problem = "a gradient would be unscaled twice",
+                .expected = "every parameter in one optimizer between two updates",
+                .got = name_of(checked) + " in two",
+                .hint = "give it to one optimizer, or call update() between the steps"});
           }
         }
       }
@@ -132,23 +131,12 @@ void GradScaler::Impl::reduce(std::vector<DeviceCheck>& checks) const {
   }
 }
 
-// Gradients that were written after unscale_ (clipped, say) may have become inf or nan since. They
-// never reach the parameters.
-void GradScaler::Impl::check_again_if_changed(Optimizer& optimizer, OptimizerState& optimizer_state) {
-  if (!detail::gradients_changed_since(optimizer, optimizer_state.checks)) return;
-  const at::Tensor one = at::ones({}, state->scale().options());
-  std::vector<DeviceCheck> again =
-      detail::unscale_gradients(optimizer, one, detail::Float16Gradients::allowed);
-  reduce(again);
-  for (DeviceCheck& check : again) optimizer_state.checks.push_back(std::move(check));
-}
-
 StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
                                             OptimizerState& optimizer_state) {
   at::Tensor grad_scale = amp_optimizer.grad_scale;
   if (optimizer_state.stage == Stage::ready) {
     // The optimizer unscales while it steps; here the gradients are only looked at.
-    check(optimizer, at::ones({}, state->scale().options()), detail::Float16Gradients::allowed);
+    check(optimizer, state->one(), detail::Float16Gradients::allowed);
     grad_scale = grad_scale.defined() ? state->scale().mul(grad_scale) : state->scale();
   }
   require_checks(optimizer_state);
@@ -174,8 +162,7 @@ std::string GradScaler::Impl::name_of(const detail::CheckedParameter& checked) c
   return c10::str("group ", checked.group, " parameter ", checked.index);
 }
 
-GradScaler::GradScaler(const GradScalerOptions& options)
-    : impl_(std::make_unique<Impl>(options)) {
+GradScaler::GradScaler(const GradScalerOptions& options) : impl_(std::make_unique<Impl>(options)) {
   if (!options.enabled) return;
   if (options.device == c10::DeviceType::CUDA && !is_present(options.device)) {
     log(LogLevel::warning, "GradScaler is enabled, but CUDA is not available. Disabling.");
@@ -223,7 +210,10 @@ StepResult GradScaler::step(Optimizer& optimizer) {
   }
   if (optimizer_state.stage == Stage::unscaled) {
     require_checks(optimizer_state);
-    impl_->check_again_if_changed(optimizer, optimizer_state);
+    // Gradients written after unscale_ (clipped, say) may be inf or nan now; they must not get
+    // through.
+    detail::check_changed_gradients(optimizer, impl_->state->one(), optimizer_state.checks);
+    impl_->reduce(optimizer_state.checks);
   }
   if (auto* amp_optimizer = dynamic_cast<AmpOptimizer*>(&optimizer)) {
     StepResult result = impl_->step_on_device(optimizer, *amp_optimizer, optimizer_state);
@@ -335,7 +325,7 @@ OverflowReport GradScaler::overflow_report() const {
 
   OverflowReport report;
   for (const DeviceCheck* check : checks) {
-    const at::Tensor counts = check->counts.cpu();
+    const at::Tensor counts = check->counts_on_host();
     const auto* row = counts.const_data_ptr<int64_t>();
     for (const detail::CheckedParameter& checked : check->parameters) {
       const int64_t inf_count = *row++;

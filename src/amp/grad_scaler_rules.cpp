@@ -17,16 +17,17 @@ template <class T>
 T at_key(const nlohmann::json& object, const char* key) {
   const auto value = object.find(key);
   if (value == object.end()) {
-    throw Error(ErrorDetails{.problem = "the state of a GradScaler is incomplete",
-                 .expected = c10::str("a key '", key, "'"),
-                 .got = object.dump(),
-                 .hint = "load a state written by state_dict() of an enabled GradScaler"});
+    throw Error(
+        ErrorDetails{.problem = "the state of a GradScaler is incomplete",
+                     .expected = c10::str("a key '", key, "'"),
+                     .got = object.dump(),
+                     .hint = "load a state written by state_dict() of an enabled GradScaler"});
   }
   const bool fits = std::is_integral_v<T> ? value->is_number_integer() : value->is_number();
   if (!fits) {
     throw Error(ErrorDetails{.problem = c10::str("the state of a GradScaler has a bad '", key, "'"),
-                 .expected = std::is_integral_v<T> ? "a whole number" : "a number",
-                 .got = value->dump()});
+                             .expected = std::is_integral_v<T> ? "a whole number" : "a number",
+                             .got = value->dump()});
   }
   return value->get<T>();
 }
@@ -34,8 +35,8 @@ T at_key(const nlohmann::json& object, const char* key) {
 int64_t validated_count(int64_t count, const char* name) {
   if (count >= 0 && count <= std::numeric_limits<int32_t>::max()) return count;
   throw Error(ErrorDetails{.problem = c10::str(name, " is out of range"),
-               .expected = "0 ... 2147483647",
-               .got = c10::str(count)});
+                           .expected = "0 ... 2147483647",
+                           .got = c10::str(count)});
 }
 
 }  // namespace
@@ -49,8 +50,8 @@ double validated_backoff_factor(double backoff_factor) {
   if (!(backoff_factor < 1.0)) throw Error("The backoff factor must be < 1.0.");
   if (backoff_factor > 0.0) return backoff_factor;
   throw Error(ErrorDetails{.problem = "The backoff factor must be > 0.0",
-               .got = c10::str(backoff_factor),
-               .hint = "a scale of zero or below would erase every gradient"});
+                           .got = c10::str(backoff_factor),
+                           .hint = "a scale of zero or below would erase every gradient"});
 }
 
 int64_t validated_growth_interval(int64_t growth_interval) {
@@ -58,17 +59,17 @@ int64_t validated_growth_interval(int64_t growth_interval) {
     return growth_interval;
   }
   throw Error(ErrorDetails{.problem = "The growth interval is out of range",
-               .expected = "1 ... 2147483647 iterations",
-               .got = c10::str(growth_interval),
-               .hint = "for a scale that never grows pass .dynamic = false"});
+                           .expected = "1 ... 2147483647 iterations",
+                           .got = c10::str(growth_interval),
+                           .hint = "for a scale that never grows pass .dynamic = false"});
 }
 
 float validated_scale(double scale, const char* name) {
   const auto as_float = static_cast<float>(scale);
   if (as_float > 0.0F && std::isfinite(as_float)) return as_float;
   throw Error(ErrorDetails{.problem = c10::str(name, " cannot be used as a loss scale"),
-               .expected = "a positive finite float",
-               .got = c10::str(scale)});
+                           .expected = "a positive finite float",
+                           .got = c10::str(scale)});
 }
 
 void validate(const GradScalerOptions& options) {
@@ -80,20 +81,20 @@ void validate(const GradScalerOptions& options) {
   validated_scale(options.max_scale, "max_scale");
   if (options.min_scale > options.max_scale) {
     throw Error(ErrorDetails{.problem = "min_scale is above max_scale",
-                 .expected = c10::str("at most ", options.max_scale),
-                 .got = c10::str(options.min_scale)});
+                             .expected = c10::str("at most ", options.max_scale),
+                             .got = c10::str(options.min_scale)});
   }
   if (options.hysteresis < 1 || options.hysteresis > std::numeric_limits<int32_t>::max()) {
     throw Error(ErrorDetails{.problem = "hysteresis is out of range",
-                 .expected = "1 ... 2147483647 overflows",
-                 .got = c10::str(options.hysteresis),
-                 .hint = "1 backs off at every overflow, as PyTorch does"});
+                             .expected = "1 ... 2147483647 overflows",
+                             .got = c10::str(options.hysteresis),
+                             .hint = "1 backs off at every overflow, as PyTorch does"});
   }
 }
 
 kernels::ScaleState initial_state(const GradScalerOptions& options) {
   kernels::ScaleState state{};
-  state.scale = static_cast<float>(options.init_scale);
+  kernels::set_scale(state, static_cast<float>(options.init_scale));
   state.hysteresis_left = static_cast<int32_t>(options.hysteresis);
   return state;
 }
@@ -134,7 +135,7 @@ void from_json(const nlohmann::json& saved, GradScalerOptions& options,
   GradScalerOptions new_options = options;
   kernels::ScaleState new_state = state;
   new_options.init_scale = at_key<double>(saved, "scale");
-  new_state.scale = validated_scale(new_options.init_scale, "scale");
+  kernels::set_scale(new_state, validated_scale(new_options.init_scale, "scale"));
   new_options.growth_factor = validated_growth_factor(at_key<double>(saved, "growth_factor"));
   new_options.backoff_factor = validated_backoff_factor(at_key<double>(saved, "backoff_factor"));
   new_options.growth_interval =

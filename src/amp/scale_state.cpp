@@ -1,6 +1,7 @@
 #include "amp/scale_state.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
@@ -31,10 +32,18 @@ kernels::ScaleState from_host_bytes(const at::Tensor& bytes) {
   return state;
 }
 
+// The float at an offset of a block of bytes, sharing its memory.
+at::Tensor float_at(const at::Tensor& bytes, std::size_t offset) {
+  return bytes.narrow(0, static_cast<int64_t>(offset), sizeof(float)).view(at::kFloat).squeeze(0);
+}
+
 }  // namespace
 
 DeviceScaleState::DeviceScaleState(const kernels::ScaleState& initial, c10::Device device)
-    : memory_(host_bytes(initial).to(device)) {
+    : memory_(host_bytes(initial).to(device)),
+      scale_(float_at(memory_, offsetof(kernels::ScaleState, scale))),
+      inverse_scale_(float_at(memory_, offsetof(kernels::ScaleState, inv_scale))),
+      one_(at::ones({}, scale_.options())) {
   const bool pinned = has_kernels() && !device.is_cpu();
   host_mirror_ =
       at::zeros({kMirrorBytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
@@ -68,24 +77,6 @@ kernels::ScaleMirror* DeviceScaleState::on_host() const {
   return static_cast<kernels::ScaleMirror*>(host_mirror_.mutable_data_ptr());
 }
 
-at::Tensor DeviceScaleState::scale() const {
-  static_assert(offsetof(kernels::ScaleState, scale) == 0);
-  return memory_.narrow(0, 0, sizeof(float)).view(at::kFloat).squeeze(0);
-}
-
-at::Tensor DeviceScaleState::inverse_scale() const {
-#if defined(ACCELERANT_WITH_CUDA)
-  if (memory_.is_cuda()) {
-    const c10::OptionalDeviceGuard guard(device());
-    at::Tensor inverse = at::empty({}, memory_.options().dtype(at::kFloat));
-    kernels::cuda::inverse_scale(on_device(), inverse.mutable_data_ptr<float>(),
-                                 compat::current_cuda_stream(device()));
-    return inverse;
-  }
-#endif
-  return scale().to(at::kDouble).reciprocal().to(at::kFloat);
-}
-
 void DeviceScaleState::update(const at::Tensor& found_inf, const kernels::UpdateRule& rule) {
 #if defined(ACCELERANT_WITH_CUDA)
   if (memory_.is_cuda()) {
@@ -102,7 +93,10 @@ void DeviceScaleState::update(const at::Tensor& found_inf, const kernels::Update
 }
 
 void DeviceScaleState::set_scale(float value) {
-  scale().fill_(value);
+  kernels::ScaleState state{};
+  kernels::set_scale(state, value);
+  scale_.fill_(state.scale);
+  inverse_scale_.fill_(state.inv_scale);
   publish();
 }
 

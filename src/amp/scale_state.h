@@ -21,11 +21,12 @@ class DeviceScaleState {
 
   c10::Device device() const { return memory_.device(); }
 
-  // Zero-dimensional float32, sharing memory with the state.
-  at::Tensor scale() const;
+  // Zero-dimensional float32 tensors that share memory with the state.
+  const at::Tensor& scale() const { return scale_; }
+  const at::Tensor& inverse_scale() const { return inverse_scale_; }
 
-  // A new zero-dimensional float32 tensor on the same device: 1 / scale, divided in double.
-  at::Tensor inverse_scale() const;
+  // A zero-dimensional float32 1 on the same device.
+  const at::Tensor& one() const { return one_; }
 
   // Applies the rule once. `found_inf` is one float32 element on the same device.
   void update(const at::Tensor& found_inf, const kernels::UpdateRule& rule);
@@ -45,8 +46,11 @@ class DeviceScaleState {
   kernels::ScaleMirror* on_host() const;
   void publish();
 
-  at::Tensor memory_;        // uint8, one ScaleState
-  at::Tensor host_mirror_;   // uint8, one ScaleMirror; pinned where a kernel writes it
+  at::Tensor memory_;  // uint8, one ScaleState
+  at::Tensor scale_;   // views of it
+  at::Tensor inverse_scale_;
+  at::Tensor one_;
+  at::Tensor host_mirror_;  // uint8, one ScaleMirror; pinned where a kernel writes it
   std::optional<c10::Stream> last_stream_;  // where a kernel last wrote the mirror
 };
 

@@ -2,11 +2,13 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/isinf.h>
 #include <ATen/ops/isnan.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
+#include <array>
 #include <vector>
 
 #include "accelerant/amp/unscale.h"
@@ -27,29 +29,31 @@ void require_unscalable(const at::Tensor& gradient) {
     case at::kDouble:
       break;
     default:
-      throw Error(ErrorDetails{.problem = "gradients of this type cannot be unscaled",
-                   .expected = "Half, BFloat16, Float or Double",
-                   .got = c10::toString(gradient.scalar_type()),
-                   .hint = "keep such parameters out of the optimizer, or step it without a scaler"});
+      throw Error(ErrorDetails{
+          .problem = "gradients of this type cannot be unscaled",
+          .expected = "Half, BFloat16, Float or Double",
+          .got = c10::toString(gradient.scalar_type()),
+          .hint = "keep such parameters out of the optimizer, or step it without a scaler"});
   }
   if (gradient.layout() != at::kStrided) {
     throw Error(ErrorDetails{.problem = "gradients of this layout cannot be unscaled",
-                 .expected = "a strided or sparse COO gradient",
-                 .got = c10::str(gradient.layout()),
-                 .hint = "convert the gradient with to_dense() before unscaling"});
+                             .expected = "a strided or sparse COO gradient",
+                             .got = c10::str(gradient.layout()),
+                             .hint = "convert the gradient with to_dense() before unscaling"});
   }
   at::assert_no_internal_overlap(gradient);
 }
 
 void unscale_on_cpu(at::TensorList gradients, const at::Tensor& found_inf,
-                    const at::Tensor& inv_scale, const at::Tensor& counts) {
+                    const at::Tensor& inv_scale, kernels::NonFiniteCount* counts) {
   const float factor = *inv_scale.const_data_ptr<float>();
-  auto* const rows = counts.mutable_data_ptr<int64_t>();
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const kernels::NonFiniteCount count = kernels::cpu::unscale(gradients[i], factor);
     if (count.inf + count.nan == 0) continue;
-    rows[2 * i] += static_cast<int64_t>(count.inf);
-    rows[2 * i + 1] += static_cast<int64_t>(count.nan);
+    if (counts != nullptr) {
+      counts[i].inf += count.inf;
+      counts[i].nan += count.nan;
+    }
     *found_inf.mutable_data_ptr<float>() = 1.0F;
   }
 }
@@ -69,12 +73,11 @@ kernels::ScalarKind kind_of(at::ScalarType type) {
 }
 
 void unscale_on_cuda(at::TensorList gradients, const at::Tensor& found_inf,
-                     const at::Tensor& inv_scale, const at::Tensor& counts) {
+                     const at::Tensor& inv_scale, kernels::NonFiniteCount* counts) {
   const c10::Device device = found_inf.device();
   const c10::OptionalDeviceGuard guard(device);
-  auto* const rows = reinterpret_cast<kernels::NonFiniteCount*>(counts.mutable_data_ptr<int64_t>());
   std::vector<std::pair<at::Tensor, at::Tensor>> packed;  // gradients with gaps, and a copy without
-  std::vector<std::vector<kernels::GradientSpan>> spans_by_kind(4);
+  std::array<std::vector<kernels::GradientSpan>, 4> spans_by_kind;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     at::Tensor gradient = gradients[i];
     if (!gradient.is_non_overlapping_and_dense()) {
@@ -82,12 +85,14 @@ void unscale_on_cuda(at::TensorList gradients, const at::Tensor& found_inf,
       gradient = packed.back().second;
     }
     spans_by_kind[static_cast<std::size_t>(kind_of(gradient.scalar_type()))].push_back(
-        {.data = gradient.mutable_data_ptr(), .numel = gradient.numel(), .count = rows + i});
+        {.data = gradient.mutable_data_ptr(),
+         .numel = gradient.numel(),
+         .row = static_cast<int32_t>(i)});
   }
   for (std::size_t kind = 0; kind < spans_by_kind.size(); ++kind) {
     kernels::cuda::unscale(spans_by_kind[kind], static_cast<kernels::ScalarKind>(kind),
                            inv_scale.const_data_ptr<float>(), found_inf.mutable_data_ptr<float>(),
-                           compat::current_cuda_stream(device));
+                           counts, compat::current_cuda_stream(device));
   }
   for (auto& [gradient, copy] : packed) gradient.copy_(copy);
 }
@@ -96,20 +101,26 @@ void unscale_on_cuda(at::TensorList gradients, const at::Tensor& found_inf,
 }  // namespace
 
 void unscale_and_count_by_aten_(at::TensorList gradients, const at::Tensor& found_inf,
-                                const at::Tensor& inv_scale, const at::Tensor& counts) {
+                                const at::Tensor& inv_scale, kernels::NonFiniteCount* counts) {
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& gradient = gradients[i];
-    if (gradient.numel() == 0) continue;
-    gradient.mul_(inv_scale);
-    const at::Tensor row = counts.select(0, static_cast<int64_t>(i));
+    const bool is_16_bit =
+        gradient.scalar_type() == at::kHalf || gradient.scalar_type() == at::kBFloat16;
+    if (is_16_bit) {
+      gradient.copy_(gradient.to(at::kFloat).mul(inv_scale));  // mul_ would round inv_scale first
+    } else {
+      gradient.mul_(inv_scale);
+    }
+    found_inf.masked_fill_(at::isfinite(gradient).logical_not().any(), 1.0);
+    if (counts == nullptr) continue;
+    const at::Tensor row = at::from_blob(counts + i, {2}, gradient.options().dtype(at::kLong));
     row.select(0, 0).add_(at::isinf(gradient).sum());
     row.select(0, 1).add_(at::isnan(gradient).sum());
-    found_inf.masked_fill_(row.sum().ne(0), 1.0);
   }
 }
 
 void unscale_and_count_(at::TensorList gradients, const at::Tensor& found_inf,
-                        const at::Tensor& inv_scale, const at::Tensor& counts) {
+                        const at::Tensor& inv_scale, kernels::NonFiniteCount* counts) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& gradient : gradients) require_unscalable(gradient);
   // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
@@ -128,7 +139,8 @@ namespace {
 void require_flag(const at::Tensor& tensor, const char* name) {
   // Texts as in PyTorch.
   if (tensor.numel() != 1) throw Error(std::string(name) + " must be a 1-element tensor.");
-  if (tensor.scalar_type() != at::kFloat) throw Error(std::string(name) + " must be a float tensor.");
+  if (tensor.scalar_type() != at::kFloat)
+    throw Error(std::string(name) + " must be a float tensor.");
 }
 
 }  // namespace
@@ -140,16 +152,14 @@ void non_finite_check_and_unscale_(at::TensorList gradients, const at::Tensor& f
   require_flag(found_inf, "found_inf");
   if (inv_scale.device() != found_inf.device()) {
     throw Error(ErrorDetails{.problem = "inv_scale and found_inf must be on one device",
-                 .expected = found_inf.device().str(),
-                 .got = inv_scale.device().str()});
+                             .expected = found_inf.device().str(),
+                             .got = inv_scale.device().str()});
   }
   for (const at::Tensor& gradient : gradients) {
     if (gradient.device() == found_inf.device()) continue;
     throw Error("scaled_grads must be on the same device.");
   }
-  const at::Tensor counts =
-      at::zeros({static_cast<int64_t>(gradients.size()), 2}, found_inf.options().dtype(at::kLong));
-  detail::unscale_and_count_(gradients, found_inf, inv_scale, counts);
+  detail::unscale_and_count_(gradients, found_inf, inv_scale, /*counts=*/nullptr);
 }
 
 }  // namespace accelerant

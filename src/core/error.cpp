@@ -6,7 +6,8 @@ namespace {
 std::string compose(const ErrorDetails& details) {
   std::string message = details.problem;
   if (!details.expected.empty()) message += ": expected " + details.expected;
-  if (!details.got.empty()) message += (details.expected.empty() ? ": got " : ", got ") + details.got;
+  if (!details.got.empty())
+    message += (details.expected.empty() ? ": got " : ", got ") + details.got;
   if (!details.hint.empty()) message += "; " + details.hint;
   return message;
 }

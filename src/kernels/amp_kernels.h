@@ -21,19 +21,17 @@ struct NonFiniteCount {
 struct GradientSpan {
   void* data;
   std::int64_t numel;
-  NonFiniteCount* count;  // added to, on the device of the gradient
+  std::int32_t row;  // where its elements are counted
 };
 
 namespace cuda {
 
 // Multiplies every element by *inv_scale, sets *found_inf to 1 where a result is not finite and
-// counts those per tensor. Gradients are not written when *inv_scale is 1. All spans have elements
-// of one kind and lie on the current device; `stream` is a cudaStream_t of it.
+// adds those to counts[row] (unless counts is null). Gradients are not written when *inv_scale
+// is 1. All spans have elements of one kind and lie on the current device; `stream` is a
+// cudaStream_t of it.
 void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, const float* inv_scale,
-             float* found_inf, void* stream);
-
-// *inv_scale = 1 / state->scale, divided in double.
-void inverse_scale(const ScaleState* state, float* inv_scale, void* stream);
+             float* found_inf, NonFiniteCount* counts, void* stream);
 
 // Applies the rule to the state and copies the result into the mirror.
 void update_scale(ScaleState* state, const float* found_inf, const UpdateRule& rule,

@@ -12,16 +12,16 @@
 
 namespace accelerant::kernels {
 
-// Lives on the device of the scale. `scale` and `growth_tracker` come first: GradScaler hands them
-// out as tensors that view this memory.
+// Lives on the device of the scale. `scale` and `inv_scale` come first: they are handed out as
+// tensors that view this memory.
 struct ScaleState {
   float scale;
-  std::int32_t growth_tracker;  // clean updates since the scale last changed
+  float inv_scale;               // 1 / scale, divided in double; kept so that unscaling need not
+  std::int32_t growth_tracker;   // clean updates since the scale last changed
   std::int32_t hysteresis_left;  // overflows that may still pass without backing off
-  std::int32_t unused;
-  std::int64_t updates;     // calls of update() that judged an iteration
-  std::int64_t skips;       // how many of them found an overflow
-  std::int64_t last_skip;   // the number (from 1) of the latest of those; 0: none yet
+  std::int64_t updates;          // calls of update() that judged an iteration
+  std::int64_t skips;            // how many of them found an overflow
+  std::int64_t last_skip;        // the number (from 1) of the latest of those; 0: none yet
 };
 
 // A copy of the state in host memory that the device can write, so that reading it never waits.
@@ -44,6 +44,11 @@ struct UpdateRule {
   bool dynamic;                   // false: the scale stays as it is
 };
 
+ACCELERANT_HOST_DEVICE inline void set_scale(ScaleState& state, float scale) {
+  state.scale = scale;
+  state.inv_scale = static_cast<float>(1.0 / static_cast<double>(scale));
+}
+
 // One judged iteration. Products are made in double and stored as float, as PyTorch does.
 ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_inf,
                                                 const UpdateRule& rule) {
@@ -56,7 +61,7 @@ ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_in
     if (!rule.dynamic || state.hysteresis_left > 0) return;
     const float lower = static_cast<float>(static_cast<double>(state.scale) * rule.backoff_factor);
     const float floor = rule.min_scale < state.scale ? rule.min_scale : state.scale;
-    state.scale = lower > floor ? lower : floor;
+    set_scale(state, lower > floor ? lower : floor);
     return;
   }
   if (rule.refill_each_clean_update) state.hysteresis_left = rule.hysteresis;
@@ -69,7 +74,7 @@ ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_in
   const double higher = static_cast<double>(state.scale) * rule.growth_factor;
   const double largest_float = 3.4028234663852886e38;
   if (higher > largest_float) return;  // the scale must stay finite
-  state.scale = higher < rule.max_scale ? static_cast<float>(higher) : rule.max_scale;
+  set_scale(state, higher < rule.max_scale ? static_cast<float>(higher) : rule.max_scale);
 }
 
 // Copies the state into the mirror. One writer at a time: all updates of a scaler are on one
@@ -84,6 +89,7 @@ ACCELERANT_HOST_DEVICE inline void publish(const ScaleState& state, ScaleMirror*
   __atomic_store_n(&mirror->sequence, before + 1, __ATOMIC_SEQ_CST);
 #endif
   out->state.scale = state.scale;
+  out->state.inv_scale = state.inv_scale;
   out->state.growth_tracker = state.growth_tracker;
   out->state.hysteresis_left = state.hysteresis_left;
   out->state.updates = state.updates;

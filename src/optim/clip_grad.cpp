@@ -5,6 +5,7 @@
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -14,6 +15,7 @@
 #include <cmath>
 #include <vector>
 
+#include "accelerant/amp/unscale.h"
 #include "accelerant/core/error.h"
 
 namespace accelerant {
@@ -60,19 +62,35 @@ std::string python_float(double value) {
 
 void require_finite(const at::Tensor& total_norm, double norm_type) {
   if (std::isfinite(total_norm.item<double>())) return;
-  throw Error(c10::str("The total norm of order ", python_float(norm_type),
-                       " for gradients from `parameters` is non-finite, so it cannot be clipped. To "
-                       "disable this error and scale the gradients by the non-finite norm anyway, "
-                       "set `error_if_nonfinite=False`"));
+  throw Error(
+      c10::str("The total norm of order ", python_float(norm_type),
+               " for gradients from `parameters` is non-finite, so it cannot be clipped. To "
+               "disable this error and scale the gradients by the non-finite norm anyway, "
+               "set `error_if_nonfinite=False`"));
+}
+
+// Multiplies tensors of one group by a zero-dimensional factor. The foreach operators round the
+// factor to the type of the tensors; a small one would be lost in float16. The kernel of the scaler
+// keeps it in float32, and writes nothing when it is 1.
+void multiply_(const Group& group, const at::Tensor& factor) {
+  const c10::Device device = group.tensors[0].device();
+  switch (group.tensors[0].scalar_type()) {
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+      return non_finite_check_and_unscale_(
+          group.tensors, at::empty({}, at::TensorOptions().device(device).dtype(at::kFloat)),
+          factor.to(device, at::kFloat));
+    default:
+      at::_foreach_mul_(group.tensors, factor.to(device));
+  }
 }
 
 void scale_to_norm(const std::vector<at::Tensor>& gradients, double max_norm,
                    const at::Tensor& total_norm) {
-  // Always multiplied, also by 1: looking first would mean waiting for the device.
-  const at::Tensor coefficient = total_norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
-  for (const Group& group : group_by_device_and_type(gradients)) {
-    at::_foreach_mul_(group.tensors, coefficient.to(group.tensors[0].device()));
-  }
+  // Always multiplied: looking first whether it is needed would mean waiting for the device.
+  const at::Tensor factor = total_norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
+  for (const Group& group : group_by_device_and_type(gradients)) multiply_(group, factor);
 }
 
 }  // namespace
@@ -85,10 +103,12 @@ at::Tensor get_total_norm(at::TensorList tensors, const NormOptions& options) {
   for (const Group& group : group_by_device_and_type(tensors)) {
     const at::ScalarType type = group.tensors[0].scalar_type();
     const bool is_16_bit = type == at::kHalf || type == at::kBFloat16;
-    const std::vector<at::Tensor> group_norms =
-        at::_foreach_norm(group.tensors, options.norm_type,
-                          is_16_bit ? std::optional(at::kFloat) : std::nullopt);
-    for (const at::Tensor& norm : group_norms) norms.push_back(norm.to(tensors[0].device()));
+    const std::vector<at::Tensor> group_norms = at::_foreach_norm(
+        group.tensors, options.norm_type, is_16_bit ? std::optional(at::kFloat) : std::nullopt);
+    for (const at::Tensor& norm : group_norms) {
+      const bool here = norm.device() == tensors[0].device();
+      norms.push_back(here ? norm : norm.to(tensors[0].device()));
+    }
   }
   const bool any_double = std::any_of(norms.begin(), norms.end(), [](const at::Tensor& norm) {
     return norm.scalar_type() == at::kDouble;

@@ -115,8 +115,9 @@ TEST_P(AmpOptimizerContract, Row68_AgreesWithThePlainOptimizer) {
 TEST_P(AmpOptimizerContract, Row69_TheFlagIsZeroOrOne) {
   const auto moved_by_aten = [&](double flag) {
     at::Tensor parameter = full({1}, 0.0);
-    at::_fused_adam_({parameter}, {full({1}, 1.0)}, {full({1}, 0)}, {full({1}, 0)}, {}, {full({}, 1)},
-                     0.1, 0.9, 0.999, 0.0, 1e-8, false, false, full({}, 2.0), full({}, flag));
+    at::_fused_adam_({parameter}, {full({1}, 1.0)}, {full({1}, 0)}, {full({1}, 0)}, {},
+                     {full({}, 1)}, 0.1, 0.9, 0.999, 0.0, 1e-8, false, false, full({}, 2.0),
+                     full({}, flag));
     return parameter.item<double>() != 0.0;
   };
   EXPECT_TRUE(moved_by_aten(0.0));
@@ -157,7 +158,8 @@ TEST_P(AmpOptimizerContract, Row71_GradientsSpoiledAfterUnscaleAreCaught) {
     at::Tensor parameter = parameter_with_grad(full({3}, 4.0));
     FusedAdam fused_adam({parameter});
     torch::optim::SGD sgd({parameter}, 1.0);
-    torch::optim::Optimizer& optimizer = fused ? static_cast<torch::optim::Optimizer&>(fused_adam) : sgd;
+    torch::optim::Optimizer& optimizer =
+        fused ? static_cast<torch::optim::Optimizer&>(fused_adam) : sgd;
     GradScaler scaler = started_scaler(device(), 4.0);
     scaler.unscale_(optimizer);
     parameter.mutable_grad().fill_(kNan);

@@ -1,8 +1,8 @@
 #include "accelerant/amp/autocast.h"
 
+#include <ATen/autocast_mode.h>
 #include <accelerant/amp/custom_function.h>
 #include <accelerant/tensor/cast.h>
-#include <ATen/autocast_mode.h>
 
 #include <thread>
 
@@ -17,7 +17,9 @@ using accelerant::AutocastState;
 class Autocast : public OnDevice {
  protected:
   // The type in which a matrix product runs right now.
-  at::ScalarType product_type() const { return torch::mm(full({2, 2}, 1), full({2, 2}, 1)).scalar_type(); }
+  at::ScalarType product_type() const {
+    return torch::mm(full({2, 2}, 1), full({2, 2}, 1)).scalar_type();
+  }
 };
 ON_EVERY_DEVICE(Autocast);
 
@@ -52,7 +54,8 @@ TEST_P(Autocast, Nests) {
 
 TEST_P(Autocast, RestoredWhenAnExceptionLeaves) {
   try {
-    const AutocastGuard guard({.device_type = GetParam(), .dtype = at::kHalf, .cache_enabled = false});
+    const AutocastGuard guard(
+        {.device_type = GetParam(), .dtype = at::kHalf, .cache_enabled = false});
     throw std::runtime_error("out");
   } catch (const std::runtime_error&) {
   }
@@ -75,8 +78,9 @@ TEST_P(Autocast, CacheFlagIsSetAndRestored) {
 }
 
 // Forward, then a step that writes the weight in place, then forward again.
-double output_after_step(const std::function<at::Tensor(const std::function<at::Tensor()>&)>& under_autocast,
-                         at::Device device) {
+double output_after_step(
+    const std::function<at::Tensor(const std::function<at::Tensor()>&)>& under_autocast,
+    at::Device device) {
   at::Tensor weight = torch::ones({1, 1}, device).requires_grad_();
   const at::Tensor input = torch::ones({1, 1}, device);
   const auto forward = [&] { return torch::mm(input, weight); };
@@ -132,7 +136,8 @@ TEST_P(Autocast, UnsupportedTypesAreRefusedByName) {
     EXPECT_TRUE(contains(text, "Half or BFloat16"));
   }
   EXPECT_EQ(product_type(), at::kFloat);
-  EXPECT_NO_THROW(AutocastGuard({.device_type = GetParam(), .dtype = at::kFloat, .enabled = false}));
+  EXPECT_NO_THROW(
+      AutocastGuard({.device_type = GetParam(), .dtype = at::kFloat, .enabled = false}));
 }
 
 TEST(AutocastWithoutDevice, AbsentDevicesAreRefusedByName) {
@@ -182,7 +187,8 @@ struct Probe : torch::autograd::Function<Probe> {
     ctx->save_for_backward({a, b});
     return accelerant::custom_fwd(
         ctx,
-        {.device_type = device_type, .cast_inputs = cast ? std::optional(at::kFloat) : std::nullopt},
+        {.device_type = device_type,
+         .cast_inputs = cast ? std::optional(at::kFloat) : std::nullopt},
         [](const at::Tensor& x, const at::Tensor& y) {
           at::Tensor product = x.mm(y);
           input_type = x.scalar_type();
@@ -210,7 +216,8 @@ TEST_P(Autocast, CustomFunctionsRunBackwardLikeForward) {
     const at::Tensor b = full({2, 2}, 1.0).requires_grad_();
     at::Tensor output;
     {
-      const AutocastGuard guard({.device_type = GetParam(), .dtype = at::kHalf, .enabled = enabled});
+      const AutocastGuard guard(
+          {.device_type = GetParam(), .dtype = at::kHalf, .enabled = enabled});
       output = Probe::apply(a, b, static_cast<int64_t>(GetParam()), cast);
     }
     output.sum().backward();

@@ -254,12 +254,14 @@ TEST_P(Robustness, OverflowReportNamesParameters) {
   torch::optim::SGD optimizer(model->parameters(), 1.0);
   GradScaler scaler = started_scaler(device(), 4.0);
   scaler.name_parameters(model->named_parameters());
-  for (at::Tensor& parameter : model->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+  for (at::Tensor& parameter : model->parameters())
+    parameter.mutable_grad() = torch::ones_like(parameter);
   scaler.step(optimizer);
   EXPECT_TRUE(scaler.overflow_report().parameters.empty());
   scaler.update();
 
-  for (at::Tensor& parameter : model->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+  for (at::Tensor& parameter : model->parameters())
+    parameter.mutable_grad() = torch::ones_like(parameter);
   model->parameters()[2].mutable_grad()[1] = kInf;  // a row of 4
   model->parameters()[2].mutable_grad()[0][0] = kNan;
   scaler.step(optimizer);

@@ -239,7 +239,8 @@ def not_finite(tensors):
 
 
 def tolerance(dtype):
-    return {"bfloat16": 2e-2, "float16": 2e-3, "float32": 2e-5, "float64": 2e-5}[dtype]
+    """Of parameters after a step, relative and absolute: the two optimizers round in other places."""
+    return {"bfloat16": 3e-2, "float16": 4e-3, "float32": 2e-5, "float64": 2e-5}[dtype]
 
 
 def compare(document, ours):
@@ -257,9 +258,9 @@ def compare(document, ours):
         mine.get("state", {}).pop("accelerant", None)
         differences.follow(operation, theirs)
         index = operation.get("optimizer")
-        # Optimizers sum in another order in C++; all else must agree bit for bit.
+        # All but what optimizers compute must agree bit for bit.
         relative = tolerance(document["optimizers"][index]["dtype"]) if operation["op"] == "step" else 0.0
-        if close_enough(mine, theirs, relative, absolute=relative * 1e-1):
+        if close_enough(mine, theirs, relative, absolute=relative):
             continue
         reason, same_state = differences.reason(
             operation, theirs, mine, original.scaler.get_growth_interval() if original.scaler.is_enabled() else 0

@@ -38,8 +38,8 @@ TEST_P(SeveralOptimizers, Row59_OneBackoffForTwoOverflows) {
 }
 
 // Trains two models on two mixed losses; returns the final scale (1 without a scaler).
-double train_two(at::Device device, GradScaler* scaler, ModelAndOptimizer& m0, ModelAndOptimizer& m1,
-                 int overflow_at) {
+double train_two(at::Device device, GradScaler* scaler, ModelAndOptimizer& m0,
+                 ModelAndOptimizer& m1, int overflow_at) {
   torch::manual_seed(11);
   for (int i = 0; i < 4; ++i) {
     const at::Tensor x = torch::randn({8, 8}, device);
@@ -116,10 +116,10 @@ TEST_P(SeveralOptimizers, Row62_TwoDevicesWithOverflowSkipTheAmpOptimizer) {
 }
 
 TEST_P(SeveralOptimizers, Row63_OneFlagForEachDevice) {
-  torch::optim::SGD optimizer({parameter_with_grad(full({2}, 4.0)),
-                               parameter_with_grad(full({2}, 4.0, at::kDouble)),
-                               parameter_with_grad(torch::full({2}, 4.0))},
-                              1.0);
+  torch::optim::SGD optimizer(
+      {parameter_with_grad(full({2}, 4.0)), parameter_with_grad(full({2}, 4.0, at::kDouble)),
+       parameter_with_grad(torch::full({2}, 4.0))},
+      1.0);
   GradScaler scaler = started_scaler(device());
   scaler.unscale_(optimizer);
   EXPECT_EQ(scaler.found_inf(optimizer).size(), on_cuda() ? 2U : 1U);

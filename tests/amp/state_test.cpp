@@ -47,19 +47,20 @@ TEST_P(State, Row80_LoadedIntoAnother) {
 TEST_P(State, Row81_BadStatesAreRefusedAndChangeNothing) {
   GradScaler scaler = started_scaler(device(), 4.0);
   const json good = scaler.state_dict();
-  EXPECT_EQ(error_of([&] { scaler.load_state_dict(json::object()); }),
-            "The source state dict is empty, possibly because it was saved from a disabled instance "
-            "of GradScaler.");
-  for (const char* key : {"scale", "growth_factor", "backoff_factor", "growth_interval",
-                          "_growth_tracker"}) {
+  EXPECT_EQ(
+      error_of([&] { scaler.load_state_dict(json::object()); }),
+      "The source state dict is empty, possibly because it was saved from a disabled instance "
+      "of GradScaler.");
+  for (const char* key :
+       {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}) {
     json incomplete = good;
     incomplete["scale"] = 8.0;
     incomplete.erase(key);
     EXPECT_TRUE(contains(error_of([&] { scaler.load_state_dict(incomplete); }), key));
   }
-  const std::pair<const char*, json> nonsense[] = {{"scale", 0.0},           {"scale", "x"},
-                                                   {"growth_factor", 0.5},   {"backoff_factor", 2},
-                                                   {"growth_interval", 0},   {"growth_interval", 1.5},
+  const std::pair<const char*, json> nonsense[] = {{"scale", 0.0},         {"scale", "x"},
+                                                   {"growth_factor", 0.5}, {"backoff_factor", 2},
+                                                   {"growth_interval", 0}, {"growth_interval", 1.5},
                                                    {"_growth_tracker", -1}};
   for (const auto& [key, value] : nonsense) {
     json bad = good;

@@ -13,6 +13,7 @@
 
 #if defined(ACCELERANT_WITH_CUDA)
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
 
@@ -84,10 +85,11 @@ TEST_P(Training, Row73_ClippingAnInfiniteGradient) {
   EXPECT_TRUE(std::isinf(clip_grad_norm_({parameter}, 1.0).item<double>()));
   EXPECT_EQ(parameter.grad()[0].item<double>(), 0.0);
   EXPECT_TRUE(std::isnan(parameter.grad()[1].item<double>()));
-  EXPECT_EQ(error_of([&] { clip_grad_norm_({parameter}, 1.0, {.error_if_nonfinite = true}); }),
-            "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot "
-            "be clipped. To disable this error and scale the gradients by the non-finite norm "
-            "anyway, set `error_if_nonfinite=False`");
+  EXPECT_EQ(
+      error_of([&] { clip_grad_norm_({parameter}, 1.0, {.error_if_nonfinite = true}); }),
+      "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot "
+      "be clipped. To disable this error and scale the gradients by the non-finite norm "
+      "anyway, set `error_if_nonfinite=False`");
 }
 
 TEST_P(Training, Row74_ClippingBelowTheLimitChangesNothing) {
@@ -128,7 +130,8 @@ TEST_P(Training, Row76_Accumulation) {
   EXPECT_LT(largest_difference(control.model, trained.model), 1e-6);
 }
 
-at::Tensor penalty_of(const at::Tensor& loss, const torch::nn::Sequential& model, double inv_scale) {
+at::Tensor penalty_of(const at::Tensor& loss, const torch::nn::Sequential& model,
+                      double inv_scale) {
   const auto gradients = torch::autograd::grad({loss}, model->parameters(), {}, true, true);
   at::Tensor sum = torch::zeros({}, loss.options());
   for (const at::Tensor& gradient : gradients) sum = sum + (gradient * inv_scale).pow(2).sum();
@@ -202,7 +205,8 @@ TEST(CapturedTraining, Row79_StepAndUpdateInAGraph) {
   at::Tensor captured_parameter = fresh();
   FusedAdam eager({eager_parameter}, torch::optim::AdamOptions(0.1));
   FusedAdam captured({captured_parameter}, torch::optim::AdamOptions(0.1));
-  const accelerant::GradScalerOptions options{.device = at::kCUDA, .init_scale = 8, .growth_interval = 2};
+  const accelerant::GradScalerOptions options{
+      .device = at::kCUDA, .init_scale = 8, .growth_interval = 2};
   GradScaler eager_scaler = started_scaler(at::Device(at::kCUDA, 0), options);
   GradScaler captured_scaler = started_scaler(at::Device(at::kCUDA, 0), options);
 
@@ -241,7 +245,8 @@ TEST(CapturedTraining, Row79_StepAndUpdateInAGraph) { GTEST_SKIP() << "built wit
 
 TEST_P(Training, Row85_Float16EndToEnd) {
   torch::manual_seed(7);
-  torch::nn::Sequential model(torch::nn::Linear(16, 64), torch::nn::ReLU(), torch::nn::Linear(64, 1));
+  torch::nn::Sequential model(torch::nn::Linear(16, 64), torch::nn::ReLU(),
+                              torch::nn::Linear(64, 1));
   model->to(device());
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
   GradScaler scaler({.device = GetParam(), .init_scale = 0x1p26});

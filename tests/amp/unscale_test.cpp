@@ -1,6 +1,6 @@
 // Rows 28 to 47 of the GradScaler checklist: unscaling and the check for inf and nan.
-#include <accelerant/amp/unscale.h>
 #include <accelerant/amp/grad_scaler.h>
+#include <accelerant/amp/unscale.h>
 
 #include "amp/found_inf.h"
 #include "amp/unscale.h"
@@ -62,9 +62,13 @@ TEST_P(Unscale, Row30_OnlyTheSliceChanges) {
 
 TEST_P(Unscale, Row31_MixedTypesLayoutsAndDevices) {
   const auto make = [&] {
-    return std::vector<at::Tensor>{
-        dense(), column_slice(), dense().to(at::kHalf), column_slice().to(at::kBFloat16),
-        dense().to(at::kDouble), torch::full({10, 10}, 4.0), torch::full({10, 10}, 4.0).to(at::kHalf)};
+    return std::vector<at::Tensor>{dense(),
+                                   column_slice(),
+                                   dense().to(at::kHalf),
+                                   column_slice().to(at::kBFloat16),
+                                   dense().to(at::kDouble),
+                                   torch::full({10, 10}, 4.0),
+                                   torch::full({10, 10}, 4.0).to(at::kHalf)};
   };
   const std::size_t tensors = make().size();
   for (std::size_t bad = 0; bad <= tensors; ++bad) {  // the last round has none
@@ -156,7 +160,8 @@ TEST_P(Unscale, Row38_SparseFloatStaysUncoalesced) {
   GradScaler scaler = started_scaler(device(), 4.0);
   scaler.unscale_(optimizer);
   EXPECT_FALSE(parameter.grad().is_coalesced());
-  EXPECT_TRUE(torch::equal(parameter.grad()._values().cpu(), torch::tensor({16000.F, 8.F, 16000.F})));
+  EXPECT_TRUE(
+      torch::equal(parameter.grad()._values().cpu(), torch::tensor({16000.F, 8.F, 16000.F})));
   EXPECT_FALSE(found(scaler, optimizer));
 }
 
@@ -257,10 +262,9 @@ TEST_P(Unscale, Row46_TheOperationItself) {
   EXPECT_EQ(seven.item<double>(), 7.0);  // only ever set, never cleared
 
   const std::vector<at::Tensor> floats{full({2}, 1.0)};
-  EXPECT_EQ(error_of([&] {
-              non_finite_check_and_unscale_(floats, seven, full({}, 1.0, at::kDouble));
-            }),
-            "inv_scale must be a float tensor.");
+  EXPECT_EQ(
+      error_of([&] { non_finite_check_and_unscale_(floats, seven, full({}, 1.0, at::kDouble)); }),
+      "inv_scale must be a float tensor.");
   EXPECT_EQ(error_of([&] { non_finite_check_and_unscale_(floats, full({2}, 0), full({}, 1.0)); }),
             "found_inf must be a 1-element tensor.");
   EXPECT_TRUE(contains(error_of([&] { unscale({full({2}, 1, at::kLong)}, 0.5); }), "Long"));
@@ -293,7 +297,8 @@ TEST_P(Unscale, FallbackAgreesWithKernels) {
       const auto run = [&](auto& function, const std::vector<at::Tensor>& gradients) {
         const at::Tensor found_inf = full({}, 0.0);
         const at::Tensor counts = torch::zeros({2, 2}, options(at::kLong));
-        function(gradients, found_inf, full({}, inv_scale), counts);
+        function(gradients, found_inf, full({}, inv_scale),
+                 static_cast<accelerant::kernels::NonFiniteCount*>(counts.mutable_data_ptr()));
         EXPECT_EQ(found_inf.item<float>(), 1.0F);
         return counts.cpu();
       };

@@ -45,14 +45,16 @@ TEST_P(Update, Row48_GrowsAndBacksOff) {
 TEST_P(Update, Row49_AnyNonZeroFlagCounts) {
   GradScaler scaler = started_scaler(
       device(),
-      GradScalerOptions{.init_scale = 4, .growth_factor = 2, .backoff_factor = .25, .growth_interval = 2});
+      GradScalerOptions{
+          .init_scale = 4, .growth_factor = 2, .backoff_factor = .25, .growth_interval = 2});
   const std::pair<double, ScaleAndTracker> cases[] = {
       {0.0, {4, 1}}, {0.0, {8, 0}}, {2.0, {2, 0}}, {-1.0, {.5, 0}}, {kNan, {.125, 0}}};
   // The original, side by side.
   at::Tensor torch_scale = full({}, 4.0);
   at::Tensor torch_tracker = full({}, 0, at::kInt);
   for (const auto& [flag, expected] : cases) {
-    scaler.set_found_inf_reduction([value = flag](at::Tensor& found_inf) { found_inf.fill_(value); });
+    scaler.set_found_inf_reduction(
+        [value = flag](at::Tensor& found_inf) { found_inf.fill_(value); });
     torch::optim::SGD optimizer({parameter_with_grad(full({2}, 1.0))}, 1.0);
     EXPECT_EQ(scaler.step(optimizer).skipped(), flag != 0.0);
     scaler.update();
@@ -65,8 +67,8 @@ TEST_P(Update, Row49_AnyNonZeroFlagCounts) {
 
 TEST_P(Update, Row50_TheScaleStaysFinite) {
   EXPECT_EQ(run({.init_scale = 0x1p127, .growth_interval = 1}, {false}), (History{{0x1p127, 0}}));
-  const auto history = run({.init_scale = 1e38, .growth_factor = 16, .growth_interval = 1},
-                           {false, false, false});
+  const auto history =
+      run({.init_scale = 1e38, .growth_factor = 16, .growth_interval = 1}, {false, false, false});
   EXPECT_TRUE(std::isfinite(history.back().first));
 }
 
@@ -80,7 +82,8 @@ TEST_P(Update, Row51_TheScaleCannotStickAtZero) {
 }
 
 TEST_P(Update, Row52_GrowthDoesNotStallBehindALoweredInterval) {
-  GradScaler scaler = started_scaler(device(), GradScalerOptions{.init_scale = 4, .growth_interval = 10});
+  GradScaler scaler =
+      started_scaler(device(), GradScalerOptions{.init_scale = 4, .growth_interval = 10});
   for (int i = 0; i < 5; ++i) iterate(scaler, false);
   scaler.set_growth_interval(3);
   EXPECT_EQ(iterate(scaler, false), (ScaleAndTracker{8, 0}));
@@ -171,9 +174,9 @@ TEST_P(Update, HysteresisRefilledByCleanIterations) {
 }
 
 TEST_P(Update, StaticScale) {
-  EXPECT_EQ(run({.init_scale = 64, .growth_interval = 2, .dynamic = false},
-                {true, false, false, true}),
-            (History{{64, 0}, {64, 1}, {64, 0}, {64, 0}}));
+  EXPECT_EQ(
+      run({.init_scale = 64, .growth_interval = 2, .dynamic = false}, {true, false, false, true}),
+      (History{{64, 0}, {64, 1}, {64, 0}, {64, 0}}));
 }
 
 TEST_P(Update, StatusCountsSkips) {

@@ -31,14 +31,17 @@ TEST_P(ClipGrad, MixedTypesAndDevices) {
   const at::Tensor norm = clip_grad_norm_({a, without, b, c}, 3.5);
   EXPECT_EQ(norm.device(), a.device());
   EXPECT_NEAR(norm.item<double>(), 7.0, 1e-6);
-  for (const at::Tensor& clipped : {a, b, c}) EXPECT_NEAR(clipped.grad()[0].item<double>(), 0.5, 1e-3);
+  for (const at::Tensor& clipped : {a, b, c})
+    EXPECT_NEAR(clipped.grad()[0].item<double>(), 0.5, 1e-3);
 }
 
 TEST_P(ClipGrad, SparseGradients) {
   const at::Tensor indices = torch::tensor({{0, 1, 0}}, options(at::kLong));
   const at::Tensor values = torch::tensor({1.F, 4.F, 2.F}, options());
-  at::Tensor parameter = parameter_with_grad(torch::sparse_coo_tensor(indices, values, {3}, options()));
-  EXPECT_FLOAT_EQ(clip_grad_norm_({parameter}, 2.5).item<float>(), 5.0F);  // (3, 4): duplicates summed
+  at::Tensor parameter =
+      parameter_with_grad(torch::sparse_coo_tensor(indices, values, {3}, options()));
+  EXPECT_FLOAT_EQ(clip_grad_norm_({parameter}, 2.5).item<float>(),
+                  5.0F);  // (3, 4): duplicates summed
   EXPECT_TRUE(torch::allclose(parameter.grad().to_dense().cpu(), torch::tensor({1.5F, 2.0F, 0.F})));
 }
 
@@ -50,10 +53,11 @@ TEST_P(ClipGrad, NothingToClip) {
 }
 
 TEST_P(ClipGrad, ByValue) {
-  at::Tensor parameter = parameter_with_grad(
-      torch::tensor({-5.F, 0.5F, 7.F, static_cast<float>(kNan)}, options()));
+  at::Tensor parameter =
+      parameter_with_grad(torch::tensor({-5.F, 0.5F, 7.F, static_cast<float>(kNan)}, options()));
   clip_grad_value_({parameter}, 1.0);
-  EXPECT_TRUE(torch::equal(parameter.grad().cpu().narrow(0, 0, 3), torch::tensor({-1.F, 0.5F, 1.F})));
+  EXPECT_TRUE(
+      torch::equal(parameter.grad().cpu().narrow(0, 0, 3), torch::tensor({-1.F, 0.5F, 1.F})));
   EXPECT_TRUE(std::isnan(parameter.grad()[3].item<double>()));
 }
 

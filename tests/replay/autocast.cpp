@@ -80,7 +80,8 @@ std::optional<torch::jit::Stack> arguments_for(const c10::FunctionSchema& schema
   torch::jit::Stack stack;
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    const json* value = i < args.size()                   ? &args[i]
+    if (i < args.size() && argument.kwarg_only()) return std::nullopt;
+    const json* value = i < args.size()                    ? &args[i]
                         : kwargs.contains(argument.name()) ? &kwargs[argument.name()]
                                                            : nullptr;
     std::optional<IValue> converted =

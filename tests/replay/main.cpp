@@ -1,6 +1,6 @@
-// accelerant-replay TOPIC: reads a JSON document from standard input, runs it through the library and
-// writes the result to standard output. A Python test feeds the same document to the original and
-// compares. With --lines every input line is a document and every output line its result.
+// accelerant-replay TOPIC: reads a JSON document from standard input, runs it through the library
+// and writes the result to standard output. A Python test feeds the same document to the original
+// and compares. With --lines every input line is a document and every output line its result.
 #include <functional>
 #include <iostream>
 #include <iterator>

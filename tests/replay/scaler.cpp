@@ -60,7 +60,8 @@ OptimizerUnderTest optimizer_from(const json& description, at::Device device) {
 
 json gradients_of(const OptimizerUnderTest& owner) {
   json result = json::array();
-  for (const at::Tensor& parameter : owner.parameters) result.push_back(tensor_to(parameter.grad()));
+  for (const at::Tensor& parameter : owner.parameters)
+    result.push_back(tensor_to(parameter.grad()));
   return result;
 }
 
@@ -101,7 +102,8 @@ class ScalerReplay {
   json grads(const json& operation) {
     OptimizerUnderTest& target = owner(operation);
     const json& values = operation.at("values");
-    if (values.size() != target.parameters.size()) throw BadDocument("grads: wrong number of values");
+    if (values.size() != target.parameters.size())
+      throw BadDocument("grads: wrong number of values");
     for (std::size_t i = 0; i < values.size(); ++i) {
       at::Tensor& parameter = target.parameters[i];
       parameter.mutable_grad() =
@@ -122,7 +124,8 @@ class ScalerReplay {
 
   json clip_grad_norm(const json& operation) {
     OptimizerUnderTest& target = owner(operation);
-    const double norm_type = operation.contains("norm_type") ? number_from(operation["norm_type"]) : 2.0;
+    const double norm_type =
+        operation.contains("norm_type") ? number_from(operation["norm_type"]) : 2.0;
     const at::Tensor norm = accelerant::clip_grad_norm_(
         target.parameters, number_from(operation.at("max_norm")), {.norm_type = norm_type});
     return {{"norm", number_to(norm.item<double>())}, {"grads", gradients_of(target)}};

@@ -7,9 +7,11 @@ namespace replay {
 namespace {
 
 const std::pair<const char*, at::ScalarType> kTypes[] = {
-    {"float16", at::kHalf}, {"bfloat16", at::kBFloat16}, {"float32", at::kFloat},
-    {"float64", at::kDouble}, {"int64", at::kLong},      {"int32", at::kInt},
-    {"bool", at::kBool},    {"complex64", at::kComplexFloat}, {"uint8", at::kByte},
+    {"float16", at::kHalf},  {"bfloat16", at::kBFloat16},
+    {"float32", at::kFloat}, {"float64", at::kDouble},
+    {"int64", at::kLong},    {"int32", at::kInt},
+    {"bool", at::kBool},     {"complex64", at::kComplexFloat},
+    {"uint8", at::kByte},
 };
 
 }  // namespace

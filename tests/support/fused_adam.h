@@ -64,9 +64,9 @@ class FusedAdam : public torch::optim::Optimizer, public accelerant::AmpOptimize
   Moments& moments_of(const at::Tensor& parameter) {
     auto [entry, is_new] = moments_.try_emplace(parameter.unsafeGetTensorImpl());
     if (is_new) {
-      entry->second = {torch::zeros_like(parameter), torch::zeros_like(parameter),
-                       torch::zeros_like(parameter),
-                       torch::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false))};
+      entry->second = {
+          torch::zeros_like(parameter), torch::zeros_like(parameter), torch::zeros_like(parameter),
+          torch::zeros({}, parameter.options().dtype(at::kFloat).requires_grad(false))};
     }
     return entry->second;
   }

@@ -74,7 +74,8 @@ TEST(Nested, EveryContainer) {
   EXPECT_EQ(count(std::optional<std::vector<at::Tensor>>{{half(1), half(2), half(3)}}), 3);
   EXPECT_EQ(count(Foreign{half(1)}), 1);
   EXPECT_EQ(count(3.5), 0);
-  EXPECT_EQ(map_tensors(std::string("as it is"), [](const at::Tensor& t) { return t; }), "as it is");
+  EXPECT_EQ(map_tensors(std::string("as it is"), [](const at::Tensor& t) { return t; }),
+            "as it is");
   EXPECT_EQ(to_float32(std::array<at::Tensor, 1>{half(1)})[0].scalar_type(), at::kFloat);
   EXPECT_EQ(to_float32(Foreign{half(1)}).inside.scalar_type(), at::kFloat);
 }

@@ -29,8 +29,8 @@ class AmpOptimizer {
   // device.
   virtual at::Tensor step(const AmpStepControls& controls) = 0;
 
-  // A factor the program itself has put on the gradients, beside the scaler's. The next step divides
-  // by it too and clears it. Undefined: none. Zero-dimensional float32.
+  // A factor the program itself has put on the gradients, beside the scaler's. The next step
+  // divides by it too and clears it. Undefined: none. Zero-dimensional float32.
   at::Tensor grad_scale;
 };
 

@@ -6,8 +6,8 @@
 //   scaler.unscale_(optimizer);                          // only needed to look at gradients, e.g.
 //   accelerant::clip_grad_norm_(net->parameters(), 1.0); // to clip them
 //   auto result = scaler.step(optimizer);                // skipped when a gradient is inf or nan
-//   scaler.update();                                     // once per iteration, after all optimizers
-//   optimizer.zero_grad();
+//   scaler.update();                                     // once per iteration, after all
+//   optimizers optimizer.zero_grad();
 //
 // float16 gradients underflow below 6e-8. The scaler multiplies the loss, and so every gradient, by
 // a factor it keeps as large as the gradients bear: after an overflow the step is skipped and the
@@ -119,11 +119,12 @@ class GradScaler {
   // With a closure: only for a disabled scaler, otherwise an Error.
   StepResult step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure);
 
-  // Ends the iteration: backs off or grows the scale by what the checks since the last update found.
+  // Ends the iteration: backs off or grows the scale by what the checks since the last update
+  // found.
   void update();
 
-  // Ends the iteration and sets the scale. A tensor has one element, on any device; the scaler keeps
-  // no reference to it. Positive and finite, else an Error.
+  // Ends the iteration and sets the scale. A tensor has one element, on any device; the scaler
+  // keeps no reference to it. Positive and finite, else an Error.
   void update(double new_scale);
   void update(const at::Tensor& new_scale);
 
@@ -146,7 +147,8 @@ class GradScaler {
   // Takes a state written here or by PyTorch. Values are checked before any is taken.
   void load_state_dict(const nlohmann::json& state);
 
-  // Never waits: as of the last update() that the device has finished.
+  // Never waits: as of the last update() that the device has finished. After a call that waits,
+  // such as get_scale(), it is up to date.
   GradScalerStatus status() const;
 
   // The parameters whose gradients were not finite in the checks since the last update(), or, right

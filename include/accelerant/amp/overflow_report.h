@@ -8,7 +8,7 @@
 namespace accelerant {
 
 struct OverflowedParameter {
-  std::string name;            // as given to GradScaler::name_parameters, else "group 0 parameter 3"
+  std::string name;  // as given to GradScaler::name_parameters, else "group 0 parameter 3"
   std::vector<int64_t> shape;  // empty if the parameter is gone
   int64_t inf_count = 0;       // elements of its gradient that were infinite after unscaling
   int64_t nan_count = 0;       // and those that were not a number

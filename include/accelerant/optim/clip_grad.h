@@ -22,7 +22,8 @@ struct NormOptions {
 at::Tensor get_total_norm(at::TensorList tensors, const NormOptions& options = {});
 
 // Scales the gradients by max_norm / (total_norm + 1e-6) where that is below 1.
-void clip_grads_with_norm_(at::TensorList parameters, double max_norm, const at::Tensor& total_norm);
+void clip_grads_with_norm_(at::TensorList parameters, double max_norm,
+                           const at::Tensor& total_norm);
 
 // Both: makes the norm of all gradients at most max_norm and returns the norm before.
 at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm,

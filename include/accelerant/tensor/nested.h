@@ -34,11 +34,10 @@ namespace accelerant {
 // How the fields of a struct are visited; the primary template asks the struct itself.
 template <class T>
 struct NestedFields {
-  static void visit(auto& self, auto&& visitor)
-    requires requires { T::visit_fields(self, visitor); }
-  {
+  static void visit(auto& self, auto&& visitor) requires requires {
     T::visit_fields(self, visitor);
   }
+  { T::visit_fields(self, visitor); }
 };
 
 namespace detail {
@@ -49,7 +48,9 @@ struct IgnoreField {
 };
 
 template <class T>
-concept HasFields = requires(T& self, IgnoreField ignore) { NestedFields<T>::visit(self, ignore); };
+concept HasFields = requires(T& self, IgnoreField ignore) {
+  NestedFields<T>::visit(self, ignore);
+};
 
 template <class T>
 struct Nesting {  // the leaf

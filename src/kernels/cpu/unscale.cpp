@@ -100,9 +100,9 @@ NonFiniteCount unscale_typed(const at::Tensor& gradient, float inv_scale) {
 
 NonFiniteCount unscale(const at::Tensor& gradient, float inv_scale) {
   NonFiniteCount count{};
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, gradient.scalar_type(), "accelerant::unscale",
-      [&] { count = unscale_typed<scalar_t>(gradient, inv_scale); });
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, gradient.scalar_type(),
+                                  "accelerant::unscale",
+                                  [&] { count = unscale_typed<scalar_t>(gradient, inv_scale); });
   return count;
 }
 

@@ -4,10 +4,6 @@
 namespace accelerant::kernels::cuda {
 namespace {
 
-__global__ void inverse_scale_kernel(const ScaleState* state, float* inv_scale) {
-  *inv_scale = static_cast<float>(1.0 / static_cast<double>(state->scale));
-}
-
 __global__ void update_scale_kernel(ScaleState* state, const float* found_inf, UpdateRule rule,
                                     ScaleMirror* mirror) {
   kernels::update_scale(*state, *found_inf != 0.0F, rule);  // nan counts as found
@@ -19,11 +15,6 @@ __global__ void publish_kernel(const ScaleState* state, ScaleMirror* mirror) {
 }
 
 }  // namespace
-
-void inverse_scale(const ScaleState* state, float* inv_scale, void* stream) {
-  inverse_scale_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(state, inv_scale);
-  check(cudaGetLastError(), "inverse_scale");
-}
 
 void update_scale(ScaleState* state, const float* found_inf, const UpdateRule& rule,
                   ScaleMirror* mirror, void* stream) {

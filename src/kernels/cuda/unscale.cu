@@ -13,21 +13,26 @@ constexpr int kThreads = 256;
 constexpr std::int64_t kChunk = 32768;  // elements that one block works through
 
 // A launch carries its table of tensors in the kernel's arguments: no copy to the device, nothing
-// to keep alive, and it can be captured in a graph. Since CUDA 12.1 arguments may take 32 kB.
+// to keep alive, and it can be captured in a graph. Launching costs time with the size of the
+// arguments, so there is a small table for most models and a large one for those of many tensors
+// (since CUDA 12.1 arguments may take 32 kB).
+constexpr int kSmallTable = 160;
 #if CUDART_VERSION >= 12010
-constexpr int kMaxTensors = 768;
+constexpr int kLargeTable = 1344;
 #else
-constexpr int kMaxTensors = 96;
+constexpr int kLargeTable = kSmallTable;
 #endif
 
+template <int size>
 struct Table {
-  void* data[kMaxTensors];
-  std::int64_t numel[kMaxTensors];
-  NonFiniteCount* count[kMaxTensors];
-  std::int32_t first_block[kMaxTensors + 1];  // first_block[i] .. first_block[i + 1] work on tensor i
+  void* data[size];
+  std::int64_t numel[size];
+  std::int32_t row[size];
+  std::int32_t first_block[size + 1];  // first_block[i] .. first_block[i + 1] work on tensor i
   std::int32_t tensors;
 };
-static_assert(sizeof(Table) + 64 <= (CUDART_VERSION >= 12010 ? 32764 : 4096));
+static_assert(sizeof(Table<kSmallTable>) + 64 <= 4096);
+static_assert(sizeof(Table<kLargeTable>) + 64 <= 32764);
 
 template <class T>
 struct Math {  // the type the product is made in
@@ -50,19 +55,22 @@ struct alignas(sizeof(T) * width) Pack {
 
 // One element: returns whether its unscaled value is not finite, and counts it then.
 template <class T>
-__device__ bool unscale_one(T& value, float inv_scale, NonFiniteCount* count) {
+__device__ __forceinline__ bool unscale_one(T& value, float inv_scale, NonFiniteCount* count) {
   using M = typename Math<T>::type;
   if (inv_scale != 1.0F) value = static_cast<T>(widen(value) * static_cast<M>(inv_scale));
   const M result = widen(value);
   if (isfinite(result)) return false;
-  atomicAdd(reinterpret_cast<unsigned long long*>(isnan(result) ? &count->nan : &count->inf), 1ULL);
+  if (count != nullptr) {
+    auto* const place = isnan(result) ? &count->nan : &count->inf;
+    atomicAdd(reinterpret_cast<unsigned long long*>(place), 1ULL);
+  }
   return true;
 }
 
-template <class T>
+template <class T, int size>
 __global__ void __launch_bounds__(kThreads)
-    unscale_kernel(const __grid_constant__ Table table, const float* inv_scale_pointer,
-                   float* found_inf) {
+    unscale_kernel(const __grid_constant__ Table<size> table, const float* inv_scale_pointer,
+                   float* found_inf, NonFiniteCount* counts) {
   constexpr int width = 16 / sizeof(T);
   const float inv_scale = *inv_scale_pointer;
   const int block = static_cast<int>(blockIdx.x);
@@ -79,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   T* const data = static_cast<T*>(table.data[low]);
-  NonFiniteCount* const count = table.count[low];
+  NonFiniteCount* const count = counts == nullptr ? nullptr : counts + table.row[low];
   const std::int64_t begin = kChunk * (block - table.first_block[low]);
   const std::int64_t end = min(begin + kChunk, table.numel[low]);
 
@@ -106,37 +114,39 @@ __global__ void __launch_bounds__(kThreads)
   if (bad) *found_inf = 1.0F;  // every writer writes the same
 }
 
-template <class T>
-void launch(const Table& table, const float* inv_scale, float* found_inf, cudaStream_t stream) {
+template <class T, int size>
+void launch_typed(const Table<size>& table, const float* inv_scale, float* found_inf,
+                  NonFiniteCount* counts, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(table.first_block[table.tensors]);
-  unscale_kernel<T><<<blocks, kThreads, 0, stream>>>(table, inv_scale, found_inf);
+  unscale_kernel<T><<<blocks, kThreads, 0, stream>>>(table, inv_scale, found_inf, counts);
   check(cudaGetLastError(), "unscale");
 }
 
-void launch(ScalarKind kind, const Table& table, const float* inv_scale, float* found_inf,
-            cudaStream_t stream) {
+template <int size>
+void launch(ScalarKind kind, const Table<size>& table, const float* inv_scale, float* found_inf,
+            NonFiniteCount* counts, cudaStream_t stream) {
   switch (kind) {
     case ScalarKind::float16:
-      return launch<__half>(table, inv_scale, found_inf, stream);
+      return launch_typed<__half>(table, inv_scale, found_inf, counts, stream);
     case ScalarKind::bfloat16:
-      return launch<__nv_bfloat16>(table, inv_scale, found_inf, stream);
+      return launch_typed<__nv_bfloat16>(table, inv_scale, found_inf, counts, stream);
     case ScalarKind::float32:
-      return launch<float>(table, inv_scale, found_inf, stream);
+      return launch_typed<float>(table, inv_scale, found_inf, counts, stream);
     case ScalarKind::float64:
-      return launch<double>(table, inv_scale, found_inf, stream);
+      return launch_typed<double>(table, inv_scale, found_inf, counts, stream);
   }
 }
 
-}  // namespace
-
-void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, const float* inv_scale,
-             float* found_inf, void* stream) {
-  Table table;
+template <int size>
+void unscale_in_tables(std::span<const GradientSpan> gradients, ScalarKind kind,
+                       const float* inv_scale, float* found_inf, NonFiniteCount* counts,
+                       cudaStream_t stream) {
+  Table<size> table;
   table.tensors = 0;
   table.first_block[0] = 0;
   const auto flush = [&] {
     if (table.tensors == 0) return;
-    launch(kind, table, inv_scale, found_inf, static_cast<cudaStream_t>(stream));
+    launch(kind, table, inv_scale, found_inf, counts, stream);
     table.tensors = 0;
   };
   for (const GradientSpan& gradient : gradients) {
@@ -144,13 +154,22 @@ void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, const flo
     const int i = table.tensors++;
     table.data[i] = gradient.data;
     table.numel[i] = gradient.numel;
-    table.count[i] = gradient.count;
+    table.row[i] = gradient.row;
     const std::int64_t blocks = (gradient.numel + kChunk - 1) / kChunk;
     table.first_block[i + 1] = table.first_block[i] + static_cast<std::int32_t>(blocks);
-    // 2^30 blocks stand for 2^45 elements; no device holds that many twice.
-    if (table.tensors == kMaxTensors || table.first_block[i + 1] > (1 << 30)) flush();
+    // 2^29 blocks stand for 2^44 elements, more than any device holds: the sum cannot overflow.
+    if (table.tensors == size || table.first_block[i + 1] > (1 << 29)) flush();
   }
   flush();
+}
+
+}  // namespace
+
+void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, const float* inv_scale,
+             float* found_inf, NonFiniteCount* counts, void* stream) {
+  const auto run = gradients.size() <= kSmallTable ? unscale_in_tables<kSmallTable>
+                                                   : unscale_in_tables<kLargeTable>;
+  run(gradients, kind, inv_scale, found_inf, counts, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace accelerant::kernels::cuda

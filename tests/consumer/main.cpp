@@ -1,0 +1,24 @@
+// Uses the parts of Accelerant through its public headers alone.
+#include <accelerant/accelerant.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+int main() {
+  torch::nn::Linear net(4, 1);
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+  accelerant::GradScaler scaler({.device = at::kCPU, .init_scale = 8.0});
+  const at::Tensor loss = accelerant::with_autocast({at::kCPU, at::kBFloat16}, [&] {
+    return net->forward(at::ones({2, 4})).sum();
+  });
+  scaler.scale(loss).backward();
+  scaler.unscale_(optimizer);
+  accelerant::clip_grad_norm_(net->parameters(), 1.0);
+  const bool skipped = scaler.step(optimizer).skipped();
+  scaler.update();
+  std::printf("accelerant %s: skipped %d, state %s\n", ACCELERANT_VERSION, skipped,
+              scaler.state_dict().dump().c_str());
+  return skipped ? 1 : 0;
+}
