@@ -43,7 +43,7 @@ examples::FashionMnist prepare(examples::FashionMnist data, const Options& optio
 
 void run(const Options& options) {
   const torch::Device device = choose_device(options);
-  const int64_t width = options.width > 0 ? options.width : device.is_cuda() ? 128 : 16;
+  const int64_t width = options.width > 0 ? options.width : device.is_cuda() ? 512 : 16;
   const auto data = prepare(examples::load_fashion_mnist(options.data), options, device);
   throw_if_interrupted();
 

@@ -17,7 +17,7 @@ struct Options {
   std::string device = "auto";  // auto, cpu or cuda
   int64_t seed = 1;             // at least 0
   int64_t limit = 0;            // train on the first so many samples; 0: all
-  int64_t width = 0;            // channels of the first layer; 0: 16 on a CPU, 128 on a GPU
+  int64_t width = 0;            // channels of the first layer; 0: 16 on a CPU, 512 on a GPU
 };
 
 // Empty after --help, which it has answered. Throws accelerant::Error for what it cannot accept.
