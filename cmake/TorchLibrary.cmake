@@ -16,10 +16,14 @@ if(NOT Torch_DIR AND NOT CMAKE_PREFIX_PATH AND NOT DEFINED ENV{CMAKE_PREFIX_PATH
 endif()
 
 # TorchConfig.cmake warns about a static library (kineto) that shared builds do not need.
+set(user_cuda_architectures "${CMAKE_CUDA_ARCHITECTURES}")
 set(saved_log_level "${CMAKE_MESSAGE_LOG_LEVEL}")
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
 find_package(Torch QUIET)
 set(CMAKE_MESSAGE_LOG_LEVEL "${saved_log_level}")
+# With CUDA it adds architecture flags of its own choice, some of which newer compilers refuse. Our
+# kernels have theirs, so the user's own flags (the cache entry) shall count again.
+unset(CMAKE_CUDA_FLAGS)
 if(NOT Torch_FOUND)
   message(FATAL_ERROR
     "Accelerant needs libtorch 2.11 or newer and found none. Pass -DTorch_DIR=<torch>/share/cmake/Torch "
@@ -28,7 +32,7 @@ endif()
 message(STATUS "libtorch: ${TORCH_INSTALL_PREFIX}")
 
 set(ACCELERANT_WITH_CUDA OFF)
-if(NOT ACCELERANT_CUDA STREQUAL "OFF" AND TARGET torch_cuda)
+if(ACCELERANT_CUDA AND TARGET torch_cuda)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -36,8 +40,19 @@ if(NOT ACCELERANT_CUDA STREQUAL "OFF" AND TARGET torch_cuda)
     set(ACCELERANT_WITH_CUDA ON)
   endif()
 endif()
-if(ACCELERANT_CUDA STREQUAL "ON" AND NOT ACCELERANT_WITH_CUDA)
+if(ACCELERANT_CUDA AND NOT ACCELERANT_CUDA STREQUAL "AUTO" AND NOT ACCELERANT_WITH_CUDA)
   message(FATAL_ERROR "ACCELERANT_CUDA=ON needs a libtorch built with CUDA and nvcc on the PATH; "
                       "pass -DACCELERANT_CUDA=AUTO to build without CUDA kernels.")
+endif()
+if(ACCELERANT_WITH_CUDA)
+  # all-major of CUDA 12 would include devices without what the kernels use.
+  set(default_architectures "70;80;90")
+  if(user_cuda_architectures)
+    set(default_architectures "${user_cuda_architectures}")
+  elseif(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    set(default_architectures all-major)
+  endif()
+  set(ACCELERANT_CUDA_ARCHITECTURES "${default_architectures}" CACHE STRING
+      "Architectures of the CUDA kernels, as CMAKE_CUDA_ARCHITECTURES takes them")
 endif()
 message(STATUS "CUDA kernels: ${ACCELERANT_WITH_CUDA}")

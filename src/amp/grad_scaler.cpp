@@ -1,26 +1,28 @@
 #include "accelerant/amp/grad_scaler.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
 #include <deque>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "accelerant/amp/amp_optimizer.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "amp/found_inf.h"
 #include "amp/grad_scaler_rules.h"
+#include "amp/gradient_checks.h"
 #include "amp/scale_state.h"
 #include "compat/torch_version.h"
 
 namespace accelerant {
 namespace {
 
-using detail::DeviceCheck;
+using detail::GradientChecks;
+using kernels::Writing;
 using torch::optim::Optimizer;
 
 enum class Stage { ready, unscaled, stepped };
@@ -29,29 +31,21 @@ enum class Stage { ready, unscaled, stepped };
 struct OptimizerState {
   const Optimizer* optimizer;  // to tell them apart; it may be gone before update()
   Stage stage = Stage::ready;
-  std::vector<DeviceCheck> checks = {};
+  GradientChecks checks = {};
+  at::Tensor reduced_flag = {};  // the flag of all processes together, where there is a reduction
+
+  std::vector<at::Tensor> flags() const {
+    return reduced_flag.defined() ? std::vector<at::Tensor>{reduced_flag} : checks.flags();
+  }
+
+  void require_flags() const {
+    if (flags().empty()) throw Error("No inf checks were recorded for this optimizer.");
+  }
 };
 
 bool is_present(c10::DeviceType device_type) {
   return c10::impl::hasDeviceGuardImpl(device_type) &&
          c10::impl::getDeviceGuardImpl(device_type)->deviceCount() > 0;
-}
-
-std::vector<at::Tensor> flags_of(const std::vector<DeviceCheck>& checks) {
-  std::vector<at::Tensor> flags;
-  flags.reserve(checks.size());
-  for (const DeviceCheck& check : checks) flags.push_back(check.found_inf);
-  return flags;
-}
-
-void require_checks(const OptimizerState& state) {
-  if (state.checks.empty()) throw Error("No inf checks were recorded for this optimizer.");
-}
-
-bool any_found_on_host(const std::vector<DeviceCheck>& checks) {
-  bool found = false;
-  for (const DeviceCheck& check : checks) found |= check.found_inf.item<float>() != 0.0F;
-  return found;
 }
 
 }  // namespace
@@ -61,11 +55,11 @@ struct GradScaler::Impl {
 
   detail::DeviceScaleState& require_state(const char* caller);
   OptimizerState& state_of(const Optimizer& optimizer);
-  void check(Optimizer& optimizer, const at::Tensor& inv_scale, detail::Float16Gradients float16);
-  void reduce(std::vector<DeviceCheck>& checks) const;
   void refuse_shared_parameters(const Optimizer& optimizer) const;
+  void check(Optimizer& optimizer, OptimizerState& optimizer_state, Writing writing);
+  void reduce(OptimizerState& optimizer_state) const;
   StepResult step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
-                            OptimizerState& state);
+                            OptimizerState& optimizer_state);
   void end_iteration();
   std::string name_of(const detail::CheckedParameter& checked) const;
 
@@ -74,7 +68,7 @@ struct GradScaler::Impl {
   std::unique_ptr<detail::DeviceScaleState> state;               // made by the first scale()
   // In the order of their first use since update(); a deque, so that references stay valid.
   std::deque<OptimizerState> optimizer_states;
-  std::vector<DeviceCheck> ended_checks;  // of the iteration that the last update() ended
+  std::vector<GradientChecks> ended_checks;  // of the iteration that the last update() ended
   std::unordered_map<c10::TensorImpl*,
                      std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, std::string>>
       names;
@@ -96,39 +90,43 @@ OptimizerState& GradScaler::Impl::state_of(const Optimizer& optimizer) {
 }
 
 void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) const {
-  for (const OptimizerState& other : optimizer_states) {
-    if (other.optimizer == &optimizer) continue;
-    for (const DeviceCheck& check : other.checks) {
-      for (const detail::CheckedParameter& checked : check.parameters) {
-        for (const auto& group : optimizer.param_groups()) {
-          for (const at::Tensor& parameter : group.params()) {
-            if (parameter.unsafeGetTensorImpl() != checked.parameter._unsafe_get_target()) continue;
-            throw Error(ErrorDetails{
-                .problem = "a gradient would be unscaled twice",
-                .expected = "every parameter in one optimizer between two updates",
-                .got = name_of(checked) + " in two",
-                .hint = "give it to one optimizer, or call update() between the steps"});
-          }
-        }
-      }
+  if (optimizer_states.size() < 2) return;
+  std::unordered_set<const c10::TensorImpl*> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      parameters.insert(parameter.unsafeGetTensorImpl());
     }
   }
-}
-
-void GradScaler::Impl::check(Optimizer& optimizer, const at::Tensor& inv_scale,
-                             detail::Float16Gradients float16) {
-  if (optimizer_states.size() > 1) refuse_shared_parameters(optimizer);
-  std::vector<DeviceCheck> checks = detail::unscale_gradients(optimizer, inv_scale, float16);
-  reduce(checks);
-  state_of(optimizer).checks = std::move(checks);
-}
-
-void GradScaler::Impl::reduce(std::vector<DeviceCheck>& checks) const {
-  if (!reduction) return;
-  for (DeviceCheck& check : checks) {
-    reduction(check.found_inf);
-    check.found_inf = check.found_inf.ne(0).to(at::kFloat);
+  for (const OptimizerState& other : optimizer_states) {
+    if (other.optimizer == &optimizer) continue;
+    const detail::CheckedParameter* const shared = other.checks.find_any(parameters);
+    if (shared == nullptr) continue;
+    throw Error(
+        ErrorDetails{.problem = "a gradient would be unscaled twice",
+                     .expected = "every parameter in one optimizer between two updates",
+                     .got = name_of(*shared) + " in two",
+                     .hint = "give it to one optimizer, or call update() between the steps"});
   }
+}
+
+void GradScaler::Impl::check(Optimizer& optimizer, OptimizerState& optimizer_state,
+                             Writing writing) {
+  refuse_shared_parameters(optimizer);
+  const bool writes = writing == Writing::unscaled_values;
+  optimizer_state.checks.run(
+      optimizer, state->inverse_scale(), writing,
+      writes ? detail::Float16Gradients::refused : detail::Float16Gradients::allowed);
+  reduce(optimizer_state);
+}
+
+// Called once for each check, also when there are no gradients here: other processes wait for it.
+void GradScaler::Impl::reduce(OptimizerState& optimizer_state) const {
+  if (!reduction) return;
+  const std::vector<at::Tensor> flags = optimizer_state.checks.flags();
+  at::Tensor flag = at::zeros({}, state->scale().options());
+  if (!flags.empty()) flag.copy_(detail::any_found(flags, state->device()));
+  reduction(flag);
+  optimizer_state.reduced_flag = flag.ne(0).to(at::kFloat);
 }
 
 StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
@@ -136,13 +134,13 @@ StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& 
   at::Tensor grad_scale = amp_optimizer.grad_scale;
   if (optimizer_state.stage == Stage::ready) {
     // The optimizer unscales while it steps; here the gradients are only looked at.
-    check(optimizer, state->one(), detail::Float16Gradients::allowed);
+    check(optimizer, optimizer_state, Writing::nothing);
     grad_scale = grad_scale.defined() ? state->scale().mul(grad_scale) : state->scale();
   }
-  require_checks(optimizer_state);
+  optimizer_state.require_flags();
   const AmpStepControls controls{
       .grad_scale = grad_scale,
-      .found_inf = detail::any_found(flags_of(optimizer_state.checks), state->device())};
+      .found_inf = detail::any_found(optimizer_state.flags(), state->device())};
   at::Tensor loss = amp_optimizer.step(controls);
   amp_optimizer.grad_scale.reset();
   return StepResult::undecided(controls.found_inf, std::move(loss));
@@ -150,9 +148,7 @@ StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& 
 
 void GradScaler::Impl::end_iteration() {
   ended_checks.clear();
-  for (OptimizerState& ended : optimizer_states) {
-    std::move(ended.checks.begin(), ended.checks.end(), std::back_inserter(ended_checks));
-  }
+  for (OptimizerState& ended : optimizer_states) ended_checks.push_back(std::move(ended.checks));
   optimizer_states.clear();
 }
 
@@ -187,7 +183,7 @@ at::Tensor GradScaler::scale_tensor(const at::Tensor& output) {
 
 void GradScaler::unscale_(Optimizer& optimizer) {
   if (!is_enabled()) return;
-  detail::DeviceScaleState& state = impl_->require_state("unscale_");
+  impl_->require_state("unscale_");
   OptimizerState& optimizer_state = impl_->state_of(optimizer);
   switch (optimizer_state.stage) {
     case Stage::unscaled:
@@ -197,23 +193,23 @@ void GradScaler::unscale_(Optimizer& optimizer) {
     case Stage::ready:
       break;
   }
-  impl_->check(optimizer, state.inverse_scale(), detail::Float16Gradients::refused);
+  impl_->check(optimizer, optimizer_state, Writing::unscaled_values);
   optimizer_state.stage = Stage::unscaled;
 }
 
 StepResult GradScaler::step(Optimizer& optimizer) {
   if (!is_enabled()) return StepResult::decided(/*skipped=*/false, optimizer.step());
-  impl_->require_state("step");
+  const detail::DeviceScaleState& state = impl_->require_state("step");
   OptimizerState& optimizer_state = impl_->state_of(optimizer);
   if (optimizer_state.stage == Stage::stepped) {
     throw Error("step() has already been called since the last update().");
   }
   if (optimizer_state.stage == Stage::unscaled) {
-    require_checks(optimizer_state);
+    optimizer_state.require_flags();
     // Gradients written after unscale_ (clipped, say) may be inf or nan now; they must not get
     // through.
-    detail::check_changed_gradients(optimizer, impl_->state->one(), optimizer_state.checks);
-    impl_->reduce(optimizer_state.checks);
+    optimizer_state.checks.run_on_changed(optimizer, state.one());
+    impl_->reduce(optimizer_state);
   }
   if (auto* amp_optimizer = dynamic_cast<AmpOptimizer*>(&optimizer)) {
     StepResult result = impl_->step_on_device(optimizer, *amp_optimizer, optimizer_state);
@@ -221,8 +217,9 @@ StepResult GradScaler::step(Optimizer& optimizer) {
     return result;
   }
   if (optimizer_state.stage == Stage::ready) unscale_(optimizer);
-  require_checks(optimizer_state);
-  const bool found = any_found_on_host(optimizer_state.checks);
+  optimizer_state.require_flags();
+  const at::Tensor found_inf = detail::any_found(optimizer_state.flags(), state.device());
+  const bool found = found_inf.item<float>() != 0.0F;
   at::Tensor loss;
   if (!found) loss = optimizer.step();
   optimizer_state.stage = Stage::stepped;
@@ -241,7 +238,7 @@ void GradScaler::update() {
   detail::DeviceScaleState& state = impl_->require_state("update");
   std::vector<at::Tensor> flags;
   for (const OptimizerState& optimizer_state : impl_->optimizer_states) {
-    for (const DeviceCheck& check : optimizer_state.checks) flags.push_back(check.found_inf);
+    for (at::Tensor& flag : optimizer_state.flags()) flags.push_back(std::move(flag));
   }
   if (flags.empty()) throw Error("No inf checks were recorded prior to update.");
   state.update(detail::any_found(flags, state.device()), detail::update_rule(impl_->options));
@@ -290,8 +287,11 @@ void GradScaler::set_growth_interval(int64_t growth_interval) {
 
 nlohmann::json GradScaler::state_dict() const {
   if (!is_enabled()) return nlohmann::json::object();
-  const kernels::ScaleState state = impl_->state ? impl_->state->read() : impl_->initial;
-  return detail::to_json(impl_->options, state, get_scale());
+  if (!impl_->state) {
+    return detail::to_json(impl_->options, impl_->initial, impl_->options.init_scale);
+  }
+  const kernels::ScaleState state = impl_->state->read();
+  return detail::to_json(impl_->options, state, state.scale);
 }
 
 void GradScaler::load_state_dict(const nlohmann::json& saved) {
@@ -315,29 +315,24 @@ GradScalerStatus GradScaler::status() const {
 }
 
 OverflowReport GradScaler::overflow_report() const {
-  std::vector<const DeviceCheck*> checks;
-  for (const OptimizerState& optimizer_state : impl_->optimizer_states) {
-    for (const DeviceCheck& check : optimizer_state.checks) checks.push_back(&check);
-  }
-  if (checks.empty()) {
-    for (const DeviceCheck& check : impl_->ended_checks) checks.push_back(&check);
-  }
-
   OverflowReport report;
-  for (const DeviceCheck* check : checks) {
-    const at::Tensor counts = check->counts_on_host();
-    const auto* row = counts.const_data_ptr<int64_t>();
-    for (const detail::CheckedParameter& checked : check->parameters) {
-      const int64_t inf_count = *row++;
-      const int64_t nan_count = *row++;
-      if (inf_count + nan_count == 0) continue;
-      const auto parameter = checked.parameter.lock();
+  const auto add = [&](const GradientChecks& checks) {
+    for (const detail::NonFiniteParameter& found : checks.non_finite_parameters()) {
+      const auto parameter = found.checked.parameter.lock();
       report.parameters.push_back(
-          {.name = impl_->name_of(checked),
+          {.name = impl_->name_of(found.checked),
            .shape = parameter ? parameter->sizes().vec() : std::vector<int64_t>{},
-           .inf_count = inf_count,
-           .nan_count = nan_count});
+           .inf_count = found.inf_count,
+           .nan_count = found.nan_count});
     }
+  };
+  bool checked_since_update = false;
+  for (const OptimizerState& optimizer_state : impl_->optimizer_states) {
+    checked_since_update |= !optimizer_state.checks.empty();
+    add(optimizer_state.checks);
+  }
+  if (!checked_since_update) {
+    for (const GradientChecks& checks : impl_->ended_checks) add(checks);
   }
   return report;
 }
@@ -350,7 +345,7 @@ void GradScaler::name_parameter(const at::Tensor& parameter, const std::string& 
 
 std::vector<at::Tensor> GradScaler::found_inf(const Optimizer& optimizer) const {
   for (const OptimizerState& known : impl_->optimizer_states) {
-    if (known.optimizer == &optimizer) return flags_of(known.checks);
+    if (known.optimizer == &optimizer) return known.flags();
   }
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -142,12 +143,14 @@ void from_json(const nlohmann::json& saved, GradScalerOptions& options,
       validated_growth_interval(at_key<int64_t>(saved, "growth_interval"));
   new_state.growth_tracker = static_cast<int32_t>(
       validated_count(at_key<int64_t>(saved, "_growth_tracker"), "_growth_tracker"));
+  new_state.hysteresis_left = static_cast<int32_t>(options.hysteresis);
   if (const auto ours = saved.find(kOurKey); ours != saved.end()) {
-    new_state.hysteresis_left = static_cast<int32_t>(
-        validated_count(at_key<int64_t>(*ours, "hysteresis_left"), "hysteresis_left"));
-    new_state.updates = at_key<int64_t>(*ours, "updates");
-    new_state.skips = at_key<int64_t>(*ours, "skips");
-    new_state.last_skip = at_key<int64_t>(*ours, "last_skip");
+    const int64_t left =
+        validated_count(at_key<int64_t>(*ours, "hysteresis_left"), "hysteresis_left");
+    new_state.hysteresis_left = static_cast<int32_t>(std::min(left, options.hysteresis));
+    new_state.updates = validated_count(at_key<int64_t>(*ours, "updates"), "updates");
+    new_state.skips = validated_count(at_key<int64_t>(*ours, "skips"), "skips");
+    new_state.last_skip = validated_count(at_key<int64_t>(*ours, "last_skip"), "last_skip");
   }
   options = new_options;
   state = new_state;

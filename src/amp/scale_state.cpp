@@ -2,8 +2,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/record_stream.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -11,6 +13,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "amp/unscale.h"
 #include "compat/cuda_stream.h"
 #include "kernels/amp_kernels.h"
 
@@ -39,12 +42,14 @@ at::Tensor float_at(const at::Tensor& bytes, std::size_t offset) {
 
 }  // namespace
 
-DeviceScaleState::DeviceScaleState(const kernels::ScaleState& initial, c10::Device device)
-    : memory_(host_bytes(initial).to(device)),
-      scale_(float_at(memory_, offsetof(kernels::ScaleState, scale))),
-      inverse_scale_(float_at(memory_, offsetof(kernels::ScaleState, inv_scale))),
-      one_(at::ones({}, scale_.options())) {
-  const bool pinned = has_kernels() && !device.is_cpu();
+DeviceScaleState::DeviceScaleState(const kernels::ScaleState& initial, c10::Device device) {
+  // The first loss may come from an evaluation; the scale must be fit for training all the same.
+  const c10::InferenceMode no_inference(false);
+  memory_ = host_bytes(initial).to(device);
+  scale_ = float_at(memory_, offsetof(kernels::ScaleState, scale));
+  inverse_scale_ = float_at(memory_, offsetof(kernels::ScaleState, inv_scale));
+  one_ = at::ones({}, scale_.options());
+  const bool pinned = has_kernels(memory_.device()) && !memory_.is_cpu();
   host_mirror_ =
       at::zeros({kMirrorBytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
   kernels::publish(initial, on_host());
@@ -56,17 +61,11 @@ DeviceScaleState::~DeviceScaleState() {
   // pinned memory wait for the stream before it hands the block out again.
   try {
     const c10::StreamGuard guard(*last_stream_);
+    memory_.record_stream(*last_stream_);
     host_mirror_.narrow(0, 0, kStateBytes).copy_(memory_, /*non_blocking=*/true);
   } catch (const std::exception&) {
     // The device is gone, and its kernels with it.
   }
-}
-
-bool DeviceScaleState::has_kernels() const {
-#if defined(ACCELERANT_WITH_CUDA)
-  if (memory_.is_cuda()) return true;
-#endif
-  return memory_.is_cpu();
 }
 
 kernels::ScaleState* DeviceScaleState::on_device() const {
@@ -82,6 +81,8 @@ void DeviceScaleState::update(const at::Tensor& found_inf, const kernels::Update
   if (memory_.is_cuda()) {
     const c10::OptionalDeviceGuard guard(device());
     last_stream_ = c10::impl::VirtualGuardImpl(device().type()).getStream(device());
+    // A loss that was scaled but not yet run backward must notice that its scale is gone.
+    memory_.unsafeGetTensorImpl()->bump_version();
     kernels::cuda::update_scale(on_device(), found_inf.const_data_ptr<float>(), rule, on_host(),
                                 compat::current_cuda_stream(device()));
     return;
@@ -121,14 +122,16 @@ kernels::ScaleState DeviceScaleState::read() const { return from_host_bytes(memo
 
 kernels::ScaleState DeviceScaleState::mirror() const {
   const kernels::ScaleMirror* const mirror = on_host();
-  for (;;) {
+  kernels::ScaleState state;
+  // A write takes well under a microsecond. Should a kernel have died in one, what is there must do.
+  for (int attempt = 0; attempt < 1000; ++attempt) {
     const auto before = __atomic_load_n(&mirror->sequence, __ATOMIC_ACQUIRE);
-    kernels::ScaleState state;
-    std::memcpy(&state, const_cast<const kernels::ScaleState*>(&mirror->state), sizeof(state));
+    std::memcpy(&state, &mirror->state, sizeof(state));
     std::atomic_thread_fence(std::memory_order_acquire);
     const auto after = __atomic_load_n(&mirror->sequence, __ATOMIC_ACQUIRE);
-    if (before == after && before % 2 == 0) return state;
+    if (before == after && before % 2 == 0) break;
   }
+  return state;
 }
 
 }  // namespace accelerant::detail

@@ -41,7 +41,6 @@ class DeviceScaleState {
   kernels::ScaleState mirror() const;
 
  private:
-  bool has_kernels() const;
   kernels::ScaleState* on_device() const;
   kernels::ScaleMirror* on_host() const;
   void publish();

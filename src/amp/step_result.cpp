@@ -1,8 +1,8 @@
 #include "accelerant/amp/step_result.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 
 #include <utility>
 
@@ -11,7 +11,10 @@ namespace accelerant {
 // A flag on a device, and its way to the host.
 class StepResult::PendingFlag {
  public:
-  explicit PendingFlag(at::Tensor flag) : flag_(std::move(flag)) {}
+  // Whoever asks may be on another stream or thread, so the stream that writes the flag is noted.
+  explicit PendingFlag(at::Tensor flag)
+      : flag_(std::move(flag)),
+        stream_(c10::impl::VirtualGuardImpl(flag_.device().type()).getStream(flag_.device())) {}
 
   bool wait() {
     if (!value_) {
@@ -33,12 +36,11 @@ class StepResult::PendingFlag {
 
  private:
   void start_transfer() {
-    const c10::Device device = flag_.device();
-    const c10::OptionalDeviceGuard guard(device);
+    const c10::StreamGuard guard(stream_);
     host_copy_ = at::empty({}, at::TensorOptions().dtype(flag_.dtype()).pinned_memory(true));
     host_copy_.copy_(flag_.detach(), /*non_blocking=*/true);
-    arrived_.emplace(device.type());
-    arrived_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    arrived_.emplace(stream_.device_type());
+    arrived_->record(stream_);
   }
 
   void read() {
@@ -48,6 +50,7 @@ class StepResult::PendingFlag {
   }
 
   at::Tensor flag_;
+  c10::Stream stream_;
   at::Tensor host_copy_;  // pinned
   std::optional<c10::Event> arrived_;
   std::optional<bool> value_;

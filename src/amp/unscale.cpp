@@ -2,7 +2,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isinf.h>
 #include <ATen/ops/isnan.h>
@@ -44,17 +43,22 @@ void require_unscalable(const at::Tensor& gradient) {
   at::assert_no_internal_overlap(gradient);
 }
 
-void unscale_on_cpu(at::TensorList gradients, const at::Tensor& found_inf,
-                    const at::Tensor& inv_scale, kernels::NonFiniteCount* counts) {
+kernels::NonFiniteCount* pointer_to(const Counts& counts) {
+  if (!counts.memory.defined()) return nullptr;
+  return reinterpret_cast<kernels::NonFiniteCount*>(counts.memory.mutable_data_ptr<float>() +
+                                                    counts.offset);
+}
+
+void unscale_on_cpu(at::TensorList gradients, const at::Tensor& inv_scale, kernels::Writing writing,
+                    const at::Tensor& found_inf, kernels::NonFiniteCount* counts) {
   const float factor = *inv_scale.const_data_ptr<float>();
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const kernels::NonFiniteCount count = kernels::cpu::unscale(gradients[i], factor);
+    const kernels::NonFiniteCount count = kernels::cpu::unscale(gradients[i], factor, writing);
     if (count.inf + count.nan == 0) continue;
-    if (counts != nullptr) {
-      counts[i].inf += count.inf;
-      counts[i].nan += count.nan;
-    }
     *found_inf.mutable_data_ptr<float>() = 1.0F;
+    if (counts == nullptr) continue;
+    counts[i].inf += count.inf;
+    counts[i].nan += count.nan;
   }
 }
 
@@ -72,8 +76,9 @@ kernels::ScalarKind kind_of(at::ScalarType type) {
   }
 }
 
-void unscale_on_cuda(at::TensorList gradients, const at::Tensor& found_inf,
-                     const at::Tensor& inv_scale, kernels::NonFiniteCount* counts) {
+void unscale_on_cuda(at::TensorList gradients, const at::Tensor& inv_scale,
+                     kernels::Writing writing, const at::Tensor& found_inf,
+                     kernels::NonFiniteCount* counts) {
   const c10::Device device = found_inf.device();
   const c10::OptionalDeviceGuard guard(device);
   std::vector<std::pair<at::Tensor, at::Tensor>> packed;  // gradients with gaps, and a copy without
@@ -90,46 +95,69 @@ void unscale_on_cuda(at::TensorList gradients, const at::Tensor& found_inf,
          .row = static_cast<int32_t>(i)});
   }
   for (std::size_t kind = 0; kind < spans_by_kind.size(); ++kind) {
-    kernels::cuda::unscale(spans_by_kind[kind], static_cast<kernels::ScalarKind>(kind),
+    kernels::cuda::unscale(spans_by_kind[kind], static_cast<kernels::ScalarKind>(kind), writing,
                            inv_scale.const_data_ptr<float>(), found_inf.mutable_data_ptr<float>(),
                            counts, compat::current_cuda_stream(device));
   }
+  if (writing == kernels::Writing::nothing) return;
   for (auto& [gradient, copy] : packed) gradient.copy_(copy);
 }
 #endif
 
 }  // namespace
 
-void unscale_and_count_by_aten_(at::TensorList gradients, const at::Tensor& found_inf,
-                                const at::Tensor& inv_scale, kernels::NonFiniteCount* counts) {
+bool has_kernels(c10::Device device) {
+#if defined(ACCELERANT_WITH_CUDA)
+  if (device.is_cuda()) return true;
+#endif
+  return device.is_cpu();
+}
+
+at::Tensor Counts::rows(int64_t count) const {
+  constexpr int64_t floats = sizeof(kernels::NonFiniteCount) / sizeof(float);
+  return memory.narrow(0, offset, count * floats).view(at::kLong).view({count, 2});
+}
+
+void unscale_and_count_by_aten_(at::TensorList gradients, const at::Tensor& inv_scale,
+                                kernels::Writing writing, const at::Tensor& found_inf,
+                                const Counts& counts) {
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& gradient = gradients[i];
-    const bool is_16_bit =
-        gradient.scalar_type() == at::kHalf || gradient.scalar_type() == at::kBFloat16;
-    if (is_16_bit) {
-      gradient.copy_(gradient.to(at::kFloat).mul(inv_scale));  // mul_ would round inv_scale first
-    } else {
-      gradient.mul_(inv_scale);
+    // Not mul_: it would round inv_scale to the type of the gradient first.
+    at::Tensor result = gradient.scalar_type() == at::kDouble
+                            ? gradient.mul(inv_scale)
+                            : gradient.to(at::kFloat).mul(inv_scale);
+    if (writing == kernels::Writing::unscaled_values) {
+      gradient.copy_(result);
+      result = gradient;
     }
-    found_inf.masked_fill_(at::isfinite(gradient).logical_not().any(), 1.0);
-    if (counts == nullptr) continue;
-    const at::Tensor row = at::from_blob(counts + i, {2}, gradient.options().dtype(at::kLong));
-    row.select(0, 0).add_(at::isinf(gradient).sum());
-    row.select(0, 1).add_(at::isnan(gradient).sum());
+    found_inf.masked_fill_(at::isfinite(result).logical_not().any(), 1.0);
+    if (!counts.memory.defined()) continue;
+    const at::Tensor row =
+        counts.rows(static_cast<int64_t>(gradients.size())).select(0, static_cast<int64_t>(i));
+    row.select(0, 0).add_(at::isinf(result).sum());
+    row.select(0, 1).add_(at::isnan(result).sum());
   }
 }
 
-void unscale_and_count_(at::TensorList gradients, const at::Tensor& found_inf,
-                        const at::Tensor& inv_scale, kernels::NonFiniteCount* counts) {
+void unscale_and_count_(at::TensorList gradients, const at::Tensor& inv_scale,
+                        kernels::Writing writing, const at::Tensor& found_inf,
+                        const Counts& counts) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& gradient : gradients) require_unscalable(gradient);
-  // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
-  for (const at::Tensor& gradient : gradients) gradient.unsafeGetTensorImpl()->bump_version();
-  if (found_inf.is_cpu()) return unscale_on_cpu(gradients, found_inf, inv_scale, counts);
+  if (writing == kernels::Writing::unscaled_values) {
+    // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
+    for (const at::Tensor& gradient : gradients) gradient.unsafeGetTensorImpl()->bump_version();
+  }
+  if (found_inf.is_cpu()) {
+    return unscale_on_cpu(gradients, inv_scale, writing, found_inf, pointer_to(counts));
+  }
 #if defined(ACCELERANT_WITH_CUDA)
-  if (found_inf.is_cuda()) return unscale_on_cuda(gradients, found_inf, inv_scale, counts);
+  if (found_inf.is_cuda()) {
+    return unscale_on_cuda(gradients, inv_scale, writing, found_inf, pointer_to(counts));
+  }
 #endif
-  unscale_and_count_by_aten_(gradients, found_inf, inv_scale, counts);
+  unscale_and_count_by_aten_(gradients, inv_scale, writing, found_inf, counts);
 }
 
 }  // namespace detail
@@ -159,7 +187,8 @@ void non_finite_check_and_unscale_(at::TensorList gradients, const at::Tensor& f
     if (gradient.device() == found_inf.device()) continue;
     throw Error("scaled_grads must be on the same device.");
   }
-  detail::unscale_and_count_(gradients, found_inf, inv_scale, /*counts=*/nullptr);
+  detail::unscale_and_count_(gradients, inv_scale, kernels::Writing::unscaled_values, found_inf,
+                             /*counts=*/{});
 }
 
 }  // namespace accelerant

@@ -12,9 +12,17 @@
 namespace accelerant {
 namespace {
 
-spdlog::level::level_enum threshold_from_environment() {
-  const char* level = std::getenv("ACCELERANT_LOG_LEVEL");
-  return level == nullptr ? spdlog::level::warn : spdlog::level::from_str(level);
+void set_level_from_environment(spdlog::logger& logger) {
+  logger.set_level(spdlog::level::warn);
+  const char* name = std::getenv("ACCELERANT_LOG_LEVEL");
+  if (name == nullptr) return;
+  const auto level = spdlog::level::from_str(name);
+  // spdlog takes an unknown name for "off".
+  if (level == spdlog::level::off && std::string_view(name) != "off") {
+    logger.warn("ACCELERANT_LOG_LEVEL: expected debug, info, warning, error or off, got {}", name);
+    return;
+  }
+  logger.set_level(level);
 }
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
@@ -39,7 +47,7 @@ void write_to_stderr(LogLevel level, std::string_view message) {
     const char* rank = std::getenv("RANK");
     const std::string who = rank == nullptr ? "" : std::string(" rank ") + rank;
     made->set_pattern("[accelerant" + who + "] %l: %v");
-    made->set_level(threshold_from_environment());
+    set_level_from_environment(*made);
     return made;
   }();
   logger->log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));

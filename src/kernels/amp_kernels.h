@@ -11,6 +11,9 @@ namespace accelerant::kernels {
 
 enum class ScalarKind { float16, bfloat16, float32, float64 };
 
+// Whether gradients are replaced by their unscaled values, or only checked for what these would be.
+enum class Writing { unscaled_values, nothing };
+
 // Elements of one tensor that are not finite.
 struct NonFiniteCount {
   std::uint64_t inf;
@@ -27,11 +30,11 @@ struct GradientSpan {
 namespace cuda {
 
 // Multiplies every element by *inv_scale, sets *found_inf to 1 where a result is not finite and
-// adds those to counts[row] (unless counts is null). Gradients are not written when *inv_scale
-// is 1. All spans have elements of one kind and lie on the current device; `stream` is a
-// cudaStream_t of it.
-void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, const float* inv_scale,
-             float* found_inf, NonFiniteCount* counts, void* stream);
+// adds those to counts[row] (unless counts is null). Gradients are not written when *inv_scale is 1
+// or when they are only to be checked. All spans have elements of one kind and lie on the current
+// device; `stream` is a cudaStream_t of it.
+void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, Writing writing,
+             const float* inv_scale, float* found_inf, NonFiniteCount* counts, void* stream);
 
 // Applies the rule to the state and copies the result into the mirror.
 void update_scale(ScaleState* state, const float* found_inf, const UpdateRule& rule,

@@ -65,9 +65,12 @@ ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_in
     return;
   }
   if (rule.refill_each_clean_update) state.hysteresis_left = rule.hysteresis;
-  state.growth_tracker += 1;
+  const std::int64_t clean_updates = std::int64_t{state.growth_tracker} + 1;
   // Not "==": after the interval was lowered the tracker may already be past it.
-  if (state.growth_tracker < rule.growth_interval) return;
+  if (clean_updates < rule.growth_interval) {
+    state.growth_tracker = static_cast<std::int32_t>(clean_updates);
+    return;
+  }
   state.growth_tracker = 0;
   state.hysteresis_left = rule.hysteresis;
   if (!rule.dynamic || state.scale >= rule.max_scale) return;
@@ -81,12 +84,13 @@ ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_in
 // stream, or ordered by the program.
 ACCELERANT_HOST_DEVICE inline void publish(const ScaleState& state, ScaleMirror* mirror) {
   volatile ScaleMirror* out = mirror;
-  const std::uint32_t before = out->sequence;
+  const std::uint32_t odd = out->sequence | 1U;  // also after a writer that did not finish
 #if defined(__CUDA_ARCH__)
-  out->sequence = before + 1;
+  out->sequence = odd;
   __threadfence_system();
 #else
-  __atomic_store_n(&mirror->sequence, before + 1, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&mirror->sequence, odd, __ATOMIC_SEQ_CST);
+  __atomic_thread_fence(__ATOMIC_RELEASE);
 #endif
   out->state.scale = state.scale;
   out->state.inv_scale = state.inv_scale;
@@ -97,9 +101,9 @@ ACCELERANT_HOST_DEVICE inline void publish(const ScaleState& state, ScaleMirror*
   out->state.last_skip = state.last_skip;
 #if defined(__CUDA_ARCH__)
   __threadfence_system();
-  out->sequence = before + 2;
+  out->sequence = odd + 1;
 #else
-  __atomic_store_n(&mirror->sequence, before + 2, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&mirror->sequence, odd + 1, __ATOMIC_SEQ_CST);
 #endif
 }
 

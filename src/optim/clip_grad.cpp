@@ -17,6 +17,7 @@
 
 #include "accelerant/amp/unscale.h"
 #include "accelerant/core/error.h"
+#include "amp/unscale.h"
 
 namespace accelerant {
 namespace {
@@ -74,15 +75,14 @@ void require_finite(const at::Tensor& total_norm, double norm_type) {
 // keeps it in float32, and writes nothing when it is 1.
 void multiply_(const Group& group, const at::Tensor& factor) {
   const c10::Device device = group.tensors[0].device();
-  switch (group.tensors[0].scalar_type()) {
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kFloat:
-      return non_finite_check_and_unscale_(
-          group.tensors, at::empty({}, at::TensorOptions().device(device).dtype(at::kFloat)),
-          factor.to(device, at::kFloat));
-    default:
-      at::_foreach_mul_(group.tensors, factor.to(device));
+  const at::ScalarType type = group.tensors[0].scalar_type();
+  const bool is_16_bit = type == at::kHalf || type == at::kBFloat16;
+  if (is_16_bit || (type == at::kFloat && detail::has_kernels(device))) {
+    const auto flag_options = at::TensorOptions().device(device).dtype(at::kFloat);
+    non_finite_check_and_unscale_(group.tensors, at::empty({}, flag_options),
+                                  factor.to(flag_options));
+  } else {
+    at::_foreach_mul_(group.tensors, factor.to(device));
   }
 }
 

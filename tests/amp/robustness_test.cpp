@@ -278,4 +278,90 @@ TEST_P(Robustness, OverflowReportNamesParameters) {
   }
 }
 
+// A nan makes the norm nan, and clipping then spoils every gradient; only one is to blame.
+TEST_P(Robustness, OverflowReportBlamesTheCauseAlsoAfterClipping) {
+  std::vector<at::Tensor> parameters;
+  for (int i = 0; i < 4; ++i) parameters.push_back(parameter_with_grad(full({3}, 4.0)));
+  parameters[2].mutable_grad()[1] = kNan;
+  torch::optim::SGD optimizer(parameters, 1.0);
+  GradScaler scaler = started_scaler(device(), 4.0);
+  scaler.unscale_(optimizer);
+  accelerant::clip_grad_norm_(parameters, 1.0);
+  EXPECT_TRUE(scaler.step(optimizer).skipped());
+  const auto report = scaler.overflow_report();
+  ASSERT_EQ(report.parameters.size(), 1U);
+  EXPECT_EQ(report.parameters[0].name, "group 0 parameter 2");
+  EXPECT_EQ(report.parameters[0].nan_count, 1);
+}
+
+TEST_P(Robustness, OverflowReportNamesWhatWasSpoiledAfterUnscale) {
+  at::Tensor written = parameter_with_grad(full({3}, 4.0));
+  at::Tensor replaced = parameter_with_grad(full({3}, 4.0));
+  torch::optim::SGD optimizer({written, replaced}, 1.0);
+  GradScaler scaler = started_scaler(device(), 4.0);
+  scaler.unscale_(optimizer);
+  written.mutable_grad()[0] = kInf;
+  scaler.step(optimizer);
+  ASSERT_EQ(scaler.overflow_report().parameters.size(), 1U);
+  EXPECT_EQ(scaler.overflow_report().parameters[0].name, "group 0 parameter 0");
+  scaler.update();
+
+  written.mutable_grad().fill_(4.0);
+  scaler.unscale_(optimizer);
+  replaced.mutable_grad() = full({3}, kNan);
+  EXPECT_TRUE(scaler.step(optimizer).skipped());
+  EXPECT_EQ(scaler.found_inf(optimizer).size(), 1U);  // still one flag for the device
+  ASSERT_EQ(scaler.overflow_report().parameters.size(), 1U);
+  EXPECT_EQ(scaler.overflow_report().parameters[0].nan_count, 3);
+}
+
+TEST_P(Robustness, ReductionIsCalledOncePerCheckAlsoWithoutGradients) {
+  for (const bool fused : {false, true}) {
+    at::Tensor parameter = full({3}, 0.0).requires_grad_();
+    FusedAdam fused_adam({parameter});
+    torch::optim::SGD sgd({parameter}, 1.0);
+    torch::optim::Optimizer& optimizer =
+        fused ? static_cast<torch::optim::Optimizer&>(fused_adam) : sgd;
+    GradScaler scaler = started_scaler(device(), 4.0);
+    int calls = 0;
+    scaler.set_found_inf_reduction([&](at::Tensor& found_inf) {
+      ++calls;
+      EXPECT_EQ(found_inf.item<float>(), 0.0F);
+      found_inf.fill_(3.0);  // another process has an overflow
+    });
+    EXPECT_TRUE(scaler.step(optimizer).skipped());
+    EXPECT_EQ(calls, 1);
+    scaler.update();
+    EXPECT_EQ(scaler.get_scale(), 2.0);
+    scaler.unscale_(optimizer);
+    EXPECT_EQ(calls, 2);
+    scaler.step(optimizer);
+    EXPECT_EQ(calls, 3);
+  }
+}
+
+TEST_P(Robustness, BackwardNoticesThatTheScaleHasChanged) {
+  at::Tensor parameter = parameter_with_grad(full({3}, 1.0));
+  torch::optim::SGD optimizer({parameter}, 1.0);
+  GradScaler scaler = started_scaler(device(), 4.0);
+  const at::Tensor scaled = scaler.scale(parameter.sum());
+  scaler.unscale_(optimizer);
+  scaler.update();
+  EXPECT_THROW(scaled.backward(), c10::Error);  // as in PyTorch: the old scale is gone
+}
+
+TEST_P(Robustness, FirstUseInInferenceModeDoesNotSpoilTraining) {
+  GradScaler scaler({.device = GetParam(), .init_scale = 4.0});
+  {
+    const c10::InferenceMode inference;
+    scaler.scale(full({}, 1.0));
+  }
+  at::Tensor parameter = full({3}, 1.0).requires_grad_();
+  torch::optim::SGD optimizer({parameter}, 1.0);
+  scaler.scale(parameter.sum()).backward();
+  EXPECT_FALSE(scaler.step(optimizer).skipped());
+  scaler.update();
+  EXPECT_TRUE(all_equal(parameter, 0.0));
+}
+
 }  // namespace

@@ -121,6 +121,16 @@ TEST_P(State, Row83_PyTorchsFiveKeysAreEnough) {
   EXPECT_EQ(state.size(), 6U);  // and "accelerant"
 }
 
+TEST_P(State, Row83_HysteresisStaysWithinItsOption) {
+  GradScaler patient({.device = GetParam(), .hysteresis = 5});
+  GradScaler strict = started_scaler(device(), GradScalerOptions{.init_scale = 4, .hysteresis = 1});
+  strict.load_state_dict(patient.state_dict());
+  EXPECT_EQ(strict.state_dict().at("accelerant").at("hysteresis_left"), 1);
+  json bad = patient.state_dict();
+  bad["accelerant"]["skips"] = -1;
+  EXPECT_TRUE(contains(error_of([&] { strict.load_state_dict(bad); }), "skips"));
+}
+
 TEST_P(State, Row84_LoadingWritesInPlace) {
   // A captured graph holds the memory of the scale, so loading must write that very memory. An AMP
   // optimizer is handed it as grad_scale.

@@ -2,7 +2,7 @@
 #include <accelerant/amp/grad_scaler.h>
 #include <accelerant/amp/unscale.h>
 
-#include "amp/found_inf.h"
+#include "amp/gradient_checks.h"
 #include "amp/unscale.h"
 #include "support/expect_error.h"
 #include "support/fused_adam.h"
@@ -13,6 +13,7 @@ namespace {
 
 using accelerant::GradScaler;
 using accelerant::non_finite_check_and_unscale_;
+using accelerant::kernels::Writing;
 
 class Unscale : public OnDevice {
  protected:
@@ -76,11 +77,12 @@ TEST_P(Unscale, Row31_MixedTypesLayoutsAndDevices) {
     for (const at::Tensor& gradient : make()) parameters.push_back(parameter_with_grad(gradient));
     if (bad < tensors) parameters[bad].mutable_grad()[1][1] = kInf;
     torch::optim::SGD optimizer(parameters, 1.0);
-    const auto checks = accelerant::detail::unscale_gradients(
-        optimizer, full({}, 0.25), accelerant::detail::Float16Gradients::allowed);
-    EXPECT_EQ(checks.size(), on_cuda() ? 2U : 1U);
+    accelerant::detail::GradientChecks checks;
+    checks.run(optimizer, full({}, 0.25), Writing::unscaled_values,
+               accelerant::detail::Float16Gradients::allowed);
+    EXPECT_EQ(checks.flags().size(), on_cuda() ? 2U : 1U);
     int found_devices = 0;
-    for (const auto& check : checks) found_devices += check.found_inf.item<float>() != 0;
+    for (const at::Tensor& flag : checks.flags()) found_devices += flag.item<float>() != 0;
     EXPECT_EQ(found_devices, bad < tensors ? 1 : 0) << "bad gradient " << bad;
     if (bad == tensors) {
       for (const at::Tensor& parameter : parameters) EXPECT_TRUE(all_equal(parameter.grad(), 1.0));
@@ -252,6 +254,12 @@ TEST_P(Unscale, Row45_OverflowByUnscalingIsFound) {
     GradScaler scaler = started_scaler(device(), scale);
     EXPECT_TRUE(scaler.step(optimizer).skipped());
     EXPECT_TRUE(all_equal(parameter, 0.0));
+
+    at::Tensor fused_parameter = parameter_with_grad(full({2}, gradient));
+    FusedAdam fused({fused_parameter});
+    GradScaler other = started_scaler(device(), scale);
+    EXPECT_TRUE(other.step(fused).skipped());
+    EXPECT_TRUE(all_equal(fused_parameter, 0.0));
   }
 }
 
@@ -289,27 +297,40 @@ TEST_P(Unscale, FallbackAgreesWithKernels) {
   torch::manual_seed(5);
   for (const double inv_scale : {1.0, 0.25, 1e30}) {
     for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble}) {
-      at::Tensor first = (torch::randn({33, 7}, options()) * 1e4).to(type);
-      first[3][1] = kNan;
-      first[4] = kInf;
-      const std::vector<at::Tensor> by_kernel{first.clone(), first.t().clone().slice(0, 0, 5)};
-      const std::vector<at::Tensor> by_aten{by_kernel[0].clone(), by_kernel[1].clone()};
-      const auto run = [&](auto& function, const std::vector<at::Tensor>& gradients) {
-        const at::Tensor found_inf = full({}, 0.0);
-        const at::Tensor counts = torch::zeros({2, 2}, options(at::kLong));
-        function(gradients, found_inf, full({}, inv_scale),
-                 static_cast<accelerant::kernels::NonFiniteCount*>(counts.mutable_data_ptr()));
-        EXPECT_EQ(found_inf.item<float>(), 1.0F);
-        return counts.cpu();
-      };
-      const at::Tensor expected = run(accelerant::detail::unscale_and_count_by_aten_, by_aten);
-      const at::Tensor actual = run(accelerant::detail::unscale_and_count_, by_kernel);
-      EXPECT_TRUE(torch::equal(actual, expected)) << actual << expected;
-      for (int i = 0; i < 2; ++i) {
-        EXPECT_TRUE(torch::allclose(by_kernel[i], by_aten[i], 0, 0, /*equal_nan=*/true));
+      for (const auto writing : {Writing::unscaled_values, Writing::nothing}) {
+        at::Tensor first = (torch::randn({33, 7}, options()) * 1e4).to(type);
+        first[3][1] = kNan;
+        first[4] = kInf;
+        const std::vector<at::Tensor> by_kernel{first.clone(), first.t().clone().slice(0, 0, 5)};
+        const std::vector<at::Tensor> by_aten{by_kernel[0].clone(), by_kernel[1].clone()};
+        const auto run = [&](auto& function, const std::vector<at::Tensor>& gradients) {
+          const at::Tensor found_inf = full({}, 0.0);
+          const accelerant::detail::Counts counts{torch::zeros({2 + 8}, options()), 2};
+          function(gradients, full({}, inv_scale), writing, found_inf, counts);
+          EXPECT_EQ(found_inf.item<float>(), 1.0F);
+          return counts.rows(2).cpu();
+        };
+        const at::Tensor expected = run(accelerant::detail::unscale_and_count_by_aten_, by_aten);
+        const at::Tensor actual = run(accelerant::detail::unscale_and_count_, by_kernel);
+        EXPECT_TRUE(torch::equal(actual, expected)) << actual << expected;
+        for (std::size_t i = 0; i < 2; ++i) {
+          EXPECT_TRUE(torch::allclose(by_kernel[i], by_aten[i], 0, 0, /*equal_nan=*/true));
+        }
+        if (writing == Writing::nothing) {
+          EXPECT_TRUE(torch::allclose(by_kernel[0], first, 0, 0, /*equal_nan=*/true));
+        }
       }
     }
   }
+}
+
+TEST_P(Unscale, ShapesAndStridesSurvive) {
+  at::Tensor parameter = parameter_with_grad(full({6, 4}, 4.0).t());
+  torch::optim::SGD optimizer({parameter}, 1.0);
+  GradScaler scaler = started_scaler(device(), 4.0);
+  scaler.unscale_(optimizer);
+  EXPECT_EQ(parameter.grad().sizes(), (std::vector<int64_t>{4, 6}));
+  EXPECT_EQ(parameter.grad().strides(), (std::vector<int64_t>{1, 4}));
 }
 
 }  // namespace

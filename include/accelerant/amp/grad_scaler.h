@@ -3,20 +3,23 @@
 //   accelerant::GradScaler scaler({.device = torch::kCUDA});
 //   ...
 //   scaler.scale(loss).backward();
-//   scaler.unscale_(optimizer);                          // only needed to look at gradients, e.g.
-//   accelerant::clip_grad_norm_(net->parameters(), 1.0); // to clip them
-//   auto result = scaler.step(optimizer);                // skipped when a gradient is inf or nan
-//   scaler.update();                                     // once per iteration, after all
-//   optimizers optimizer.zero_grad();
+//   scaler.unscale_(optimizer);                           // only to look at gradients, for example
+//   accelerant::clip_grad_norm_(net->parameters(), 1.0);  // to clip them
+//   auto result = scaler.step(optimizer);                 // skipped if a gradient is inf or nan
+//   scaler.update();                                      // once, after all optimizers
+//   optimizer.zero_grad();
 //
 // float16 gradients underflow below 6e-8. The scaler multiplies the loss, and so every gradient, by
 // a factor it keeps as large as the gradients bear: after an overflow the step is skipped and the
 // scale backs off; after growth_interval clean iterations it grows.
 //
-// Nothing but the questions that must wait (get_scale, state_dict, StepResult::skipped,
-// overflow_report) and the step of a plain torch::optim optimizer waits for the device. Optimizers
-// are borrowed for the length of a call. Each scaler belongs to one thread at a time. Where this
-// differs from PyTorch on purpose is listed in docs/parity.md.
+// On the way from scale() to update() only the step of a plain torch::optim optimizer waits for the
+// device; what else waits says so below. (Without kernels of ours, that is on devices other than CPU
+// and CUDA, and where scale and gradients are on different devices, update() waits too.)
+//
+// Optimizers are borrowed for the length of a call. Each scaler belongs to one thread at a time, and
+// its calls to one stream for each device. Where it differs from PyTorch on purpose is listed in
+// docs/parity.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -144,7 +147,8 @@ class GradScaler {
   // Include <nlohmann/json.hpp> to use it.
   nlohmann::json state_dict() const;
 
-  // Takes a state written here or by PyTorch. Values are checked before any is taken.
+  // Takes a state written here or by PyTorch. Values are checked before any is taken. Waits for the
+  // device.
   void load_state_dict(const nlohmann::json& state);
 
   // Never waits: as of the last update() that the device has finished. After a call that waits,
@@ -165,9 +169,10 @@ class GradScaler {
   // per device that holds gradients: 0, or 1 for overflow. For reading; empty before the check.
   std::vector<at::Tensor> found_inf(const torch::optim::Optimizer& optimizer) const;
 
-  // Called with each fresh overflow flag, on the flag's device, before it is used: the place to
-  // take the maximum over processes that hold different gradients. Any non-zero value means
-  // overflow. An empty function removes it.
+  // For processes that hold different gradients: called with an optimizer's overflow flag, a
+  // zero-dimensional float32 tensor on the scale's device, to take the maximum over all of them in
+  // place; any value but 0 means overflow. It is called exactly once by unscale_() and once by step(),
+  // also by a process without gradients, which then counts as clean. An empty function removes it.
   void set_found_inf_reduction(std::function<void(at::Tensor& found_inf)> reduction);
 
  private:

@@ -17,7 +17,7 @@ using LogHandler = std::function<void(LogLevel, std::string_view)>;
 void log(LogLevel level, std::string_view message);
 
 // Replaces the handler and returns the one before; an empty handler stands for the default, which
-// writes warnings and errors to standard error (ACCELERANT_LOG_LEVEL=debug|info|warning|error
+// writes warnings and errors to standard error (ACCELERANT_LOG_LEVEL=debug|info|warning|error|off
 // changes the threshold).
 LogHandler set_log_handler(LogHandler handler);
 

@@ -1,7 +1,8 @@
 // Gradient clipping, with the meaning of torch.nn.utils.clip_grad_norm_ and its relatives.
 //
-// Unlike torch::nn::utils in C++, nothing here waits for the device (but error_if_nonfinite), and
-// the norm of 16-bit gradients is made in float32. Parameters without a gradient are passed over;
+// Unlike torch::nn::utils in C++, nothing here waits for the device (but error_if_nonfinite, and
+// gradients on several devices with the first on the CPU), and the norm of 16-bit gradients is made
+// in float32. Parameters without a gradient are passed over;
 // gradients may lie on several devices and be sparse.
 #pragma once
 

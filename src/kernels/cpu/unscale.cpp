@@ -36,16 +36,15 @@ bool is_finite(T value) {
 }
 
 // Returns whether all results are finite.
-template <class T>
-bool unscale_run(T* data, std::int64_t size, float inv_scale) {
-  using Math = at::opmath_type<T>;
-  const auto factor = static_cast<Math>(inv_scale);
+template <Writing writing, class T>
+bool unscale_run(T* data, std::int64_t size, at::opmath_type<T> factor) {
   unsigned bad = 0;
-  if (inv_scale == 1.0F) {
-    for (std::int64_t i = 0; i < size; ++i) bad |= is_finite(data[i]) ? 0U : 1U;
-  } else {
-    for (std::int64_t i = 0; i < size; ++i) {
-      data[i] = static_cast<T>(static_cast<Math>(data[i]) * factor);
+  for (std::int64_t i = 0; i < size; ++i) {
+    const auto result = static_cast<at::opmath_type<T>>(data[i]) * factor;
+    if constexpr (writing == Writing::nothing) {
+      bad |= is_finite(result) ? 0U : 1U;
+    } else {
+      data[i] = static_cast<T>(result);
       bad |= is_finite(data[i]) ? 0U : 1U;
     }
   }
@@ -53,30 +52,35 @@ bool unscale_run(T* data, std::int64_t size, float inv_scale) {
 }
 
 template <class T>
-NonFiniteCount count_non_finite(const char* data, std::int64_t stride, std::int64_t size) {
+NonFiniteCount count_non_finite(const char* data, std::int64_t stride, std::int64_t size,
+                                at::opmath_type<T> factor) {
   NonFiniteCount count{};
   for (std::int64_t i = 0; i < size; ++i) {
     const T value = *reinterpret_cast<const T*>(data + i * stride);
-    if (is_finite(value)) continue;
-    std::isnan(static_cast<at::opmath_type<T>>(value)) ? ++count.nan : ++count.inf;
+    const auto result = static_cast<at::opmath_type<T>>(value) * factor;
+    if (is_finite(result)) continue;
+    std::isnan(result) ? ++count.nan : ++count.inf;
   }
   return count;
 }
 
-template <class T>
-NonFiniteCount unscale_row(char* data, std::int64_t stride, std::int64_t size, float inv_scale) {
+template <Writing writing, class T>
+NonFiniteCount unscale_row(char* data, std::int64_t stride, std::int64_t size,
+                           at::opmath_type<T> factor) {
   bool finite = true;
   if (stride == sizeof(T)) {
-    finite = unscale_run(reinterpret_cast<T*>(data), size, inv_scale);
+    finite = unscale_run<writing>(reinterpret_cast<T*>(data), size, factor);
   } else {
     for (std::int64_t i = 0; i < size; ++i) {
-      finite &= unscale_run(reinterpret_cast<T*>(data + i * stride), 1, inv_scale);
+      finite &= unscale_run<writing>(reinterpret_cast<T*>(data + i * stride), 1, factor);
     }
   }
-  return finite ? NonFiniteCount{} : count_non_finite<T>(data, stride, size);
+  if (finite) return {};
+  const bool holds_results = writing == Writing::unscaled_values;
+  return count_non_finite<T>(data, stride, size, holds_results ? 1 : factor);
 }
 
-template <class T>
+template <Writing writing, class T>
 NonFiniteCount unscale_typed(const at::Tensor& gradient, float inv_scale) {
   std::atomic<std::uint64_t> inf{0};
   std::atomic<std::uint64_t> nan{0};
@@ -85,7 +89,7 @@ NonFiniteCount unscale_typed(const at::Tensor& gradient, float inv_scale) {
                                 std::int64_t rows) {
     for (std::int64_t row = 0; row < rows; ++row) {
       const NonFiniteCount count =
-          unscale_row<T>(pointers[0] + row * strides[1], strides[0], size, inv_scale);
+          unscale_row<writing, T>(pointers[0] + row * strides[1], strides[0], size, inv_scale);
       inf += count.inf;
       nan += count.nan;
     }
@@ -98,11 +102,14 @@ NonFiniteCount unscale_typed(const at::Tensor& gradient, float inv_scale) {
 
 }  // namespace
 
-NonFiniteCount unscale(const at::Tensor& gradient, float inv_scale) {
+NonFiniteCount unscale(const at::Tensor& gradient, float inv_scale, Writing writing) {
+  const bool write = writing == Writing::unscaled_values && inv_scale != 1.0F;
   NonFiniteCount count{};
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, gradient.scalar_type(),
-                                  "accelerant::unscale",
-                                  [&] { count = unscale_typed<scalar_t>(gradient, inv_scale); });
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, gradient.scalar_type(), "accelerant::unscale", [&] {
+        count = write ? unscale_typed<Writing::unscaled_values, scalar_t>(gradient, inv_scale)
+                      : unscale_typed<Writing::nothing, scalar_t>(gradient, inv_scale);
+      });
   return count;
 }
 

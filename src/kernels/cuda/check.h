@@ -3,14 +3,15 @@
 
 #include <cuda_runtime.h>
 
-#include <stdexcept>
 #include <string>
+
+#include "accelerant/core/error.h"
 
 namespace accelerant::kernels::cuda {
 
 inline void check(cudaError_t code, const char* what) {
   if (code == cudaSuccess) return;
-  throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(code));
+  throw Error(std::string("CUDA kernel ") + what + ": " + cudaGetErrorString(code));
 }
 
 }  // namespace accelerant::kernels::cuda

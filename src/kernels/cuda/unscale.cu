@@ -17,11 +17,7 @@ constexpr std::int64_t kChunk = 32768;  // elements that one block works through
 // arguments, so there is a small table for most models and a large one for those of many tensors
 // (since CUDA 12.1 arguments may take 32 kB).
 constexpr int kSmallTable = 160;
-#if CUDART_VERSION >= 12010
 constexpr int kLargeTable = 1344;
-#else
-constexpr int kLargeTable = kSmallTable;
-#endif
 
 template <int size>
 struct Table {
@@ -53,26 +49,31 @@ struct alignas(sizeof(T) * width) Pack {
   T values[width];
 };
 
-// One element: returns whether its unscaled value is not finite, and counts it then.
+// Elements that one thread, and then one block, found not to be finite.
+struct Found {
+  unsigned inf;
+  unsigned nan;
+};
+
 template <class T>
-__device__ __forceinline__ bool unscale_one(T& value, float inv_scale, NonFiniteCount* count) {
+__device__ __forceinline__ void unscale_one(T& value, float inv_scale, bool write, Found& found) {
   using M = typename Math<T>::type;
-  if (inv_scale != 1.0F) value = static_cast<T>(widen(value) * static_cast<M>(inv_scale));
-  const M result = widen(value);
-  if (isfinite(result)) return false;
-  if (count != nullptr) {
-    auto* const place = isnan(result) ? &count->nan : &count->inf;
-    atomicAdd(reinterpret_cast<unsigned long long*>(place), 1ULL);
+  M result = widen(value) * static_cast<M>(inv_scale);
+  if (write) {
+    value = static_cast<T>(result);
+    result = widen(value);  // rounding to 16 bits may overflow too
   }
-  return true;
+  if (isfinite(result)) return;
+  isnan(result) ? ++found.nan : ++found.inf;
 }
 
 template <class T, int size>
 __global__ void __launch_bounds__(kThreads)
-    unscale_kernel(const __grid_constant__ Table<size> table, const float* inv_scale_pointer,
-                   float* found_inf, NonFiniteCount* counts) {
+    unscale_kernel(const __grid_constant__ Table<size> table, Writing writing,
+                   const float* inv_scale_pointer, float* found_inf, NonFiniteCount* counts) {
   constexpr int width = 16 / sizeof(T);
   const float inv_scale = *inv_scale_pointer;
+  const bool write = writing == Writing::unscaled_values && inv_scale != 1.0F;
   const int block = static_cast<int>(blockIdx.x);
 
   // The last tensor whose first block is not after this one.
@@ -87,11 +88,10 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   T* const data = static_cast<T*>(table.data[low]);
-  NonFiniteCount* const count = counts == nullptr ? nullptr : counts + table.row[low];
   const std::int64_t begin = kChunk * (block - table.first_block[low]);
   const std::int64_t end = min(begin + kChunk, table.numel[low]);
 
-  bool bad = false;
+  Found found{};
   std::int64_t scalar_begin = begin;
   if (reinterpret_cast<std::uintptr_t>(data) % 16 == 0) {
     const std::int64_t packs = (end - begin) / width;
@@ -100,45 +100,60 @@ __global__ void __launch_bounds__(kThreads)
       Pack<T, width> pack = pack_data[i];
 #pragma unroll
       for (int lane = 0; lane < width; ++lane) {
-        bad |= unscale_one(pack.values[lane], inv_scale, count);
+        unscale_one(pack.values[lane], inv_scale, write, found);
       }
-      if (inv_scale != 1.0F) pack_data[i] = pack;
+      if (write) pack_data[i] = pack;
     }
     scalar_begin = begin + packs * width;
   }
   for (std::int64_t i = scalar_begin + threadIdx.x; i < end; i += kThreads) {
     T value = data[i];
-    bad |= unscale_one(value, inv_scale, count);
-    if (inv_scale != 1.0F) data[i] = value;
+    unscale_one(value, inv_scale, write, found);
+    if (write) data[i] = value;
   }
-  if (bad) *found_inf = 1.0F;  // every writer writes the same
+
+  // Summed in the block first: when all is nan, one atomic for each element would take ages.
+  if (!__syncthreads_or(static_cast<int>(found.inf | found.nan))) return;
+  __shared__ Found in_block;
+  if (threadIdx.x == 0) in_block = Found{};
+  __syncthreads();
+  if (found.inf != 0) atomicAdd(&in_block.inf, found.inf);
+  if (found.nan != 0) atomicAdd(&in_block.nan, found.nan);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  *found_inf = 1.0F;  // every writer writes the same
+  if (counts == nullptr) return;
+  NonFiniteCount* const count = counts + table.row[low];
+  using Counter = unsigned long long;
+  atomicAdd(reinterpret_cast<Counter*>(&count->inf), Counter{in_block.inf});
+  atomicAdd(reinterpret_cast<Counter*>(&count->nan), Counter{in_block.nan});
 }
 
 template <class T, int size>
-void launch_typed(const Table<size>& table, const float* inv_scale, float* found_inf,
-                  NonFiniteCount* counts, cudaStream_t stream) {
+void launch_typed(const Table<size>& table, Writing writing, const float* inv_scale,
+                  float* found_inf, NonFiniteCount* counts, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(table.first_block[table.tensors]);
-  unscale_kernel<T><<<blocks, kThreads, 0, stream>>>(table, inv_scale, found_inf, counts);
+  unscale_kernel<T><<<blocks, kThreads, 0, stream>>>(table, writing, inv_scale, found_inf, counts);
   check(cudaGetLastError(), "unscale");
 }
 
 template <int size>
-void launch(ScalarKind kind, const Table<size>& table, const float* inv_scale, float* found_inf,
-            NonFiniteCount* counts, cudaStream_t stream) {
+void launch(ScalarKind kind, const Table<size>& table, Writing writing, const float* inv_scale,
+            float* found_inf, NonFiniteCount* counts, cudaStream_t stream) {
   switch (kind) {
     case ScalarKind::float16:
-      return launch_typed<__half>(table, inv_scale, found_inf, counts, stream);
+      return launch_typed<__half>(table, writing, inv_scale, found_inf, counts, stream);
     case ScalarKind::bfloat16:
-      return launch_typed<__nv_bfloat16>(table, inv_scale, found_inf, counts, stream);
+      return launch_typed<__nv_bfloat16>(table, writing, inv_scale, found_inf, counts, stream);
     case ScalarKind::float32:
-      return launch_typed<float>(table, inv_scale, found_inf, counts, stream);
+      return launch_typed<float>(table, writing, inv_scale, found_inf, counts, stream);
     case ScalarKind::float64:
-      return launch_typed<double>(table, inv_scale, found_inf, counts, stream);
+      return launch_typed<double>(table, writing, inv_scale, found_inf, counts, stream);
   }
 }
 
 template <int size>
-void unscale_in_tables(std::span<const GradientSpan> gradients, ScalarKind kind,
+void unscale_in_tables(std::span<const GradientSpan> gradients, ScalarKind kind, Writing writing,
                        const float* inv_scale, float* found_inf, NonFiniteCount* counts,
                        cudaStream_t stream) {
   Table<size> table;
@@ -146,7 +161,7 @@ void unscale_in_tables(std::span<const GradientSpan> gradients, ScalarKind kind,
   table.first_block[0] = 0;
   const auto flush = [&] {
     if (table.tensors == 0) return;
-    launch(kind, table, inv_scale, found_inf, counts, stream);
+    launch(kind, table, writing, inv_scale, found_inf, counts, stream);
     table.tensors = 0;
   };
   for (const GradientSpan& gradient : gradients) {
@@ -165,11 +180,11 @@ void unscale_in_tables(std::span<const GradientSpan> gradients, ScalarKind kind,
 
 }  // namespace
 
-void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, const float* inv_scale,
-             float* found_inf, NonFiniteCount* counts, void* stream) {
+void unscale(std::span<const GradientSpan> gradients, ScalarKind kind, Writing writing,
+             const float* inv_scale, float* found_inf, NonFiniteCount* counts, void* stream) {
   const auto run = gradients.size() <= kSmallTable ? unscale_in_tables<kSmallTable>
                                                    : unscale_in_tables<kLargeTable>;
-  run(gradients, kind, inv_scale, found_inf, counts, static_cast<cudaStream_t>(stream));
+  run(gradients, kind, writing, inv_scale, found_inf, counts, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace accelerant::kernels::cuda

@@ -1,0 +1,89 @@
+// The checks of one optimizer's gradients for inf and nan, between two updates of a scaler.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <unordered_set>
+#include <vector>
+
+#include "amp/unscale.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerant::detail {
+
+// A parameter whose gradient was checked. Both are held weakly: a check keeps no memory alive.
+struct CheckedParameter {
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
+  c10::weak_intrusive_ptr<c10::TensorImpl> gradient;  // to see whether it was replaced
+  int64_t gradient_version = 0;                       // to see whether it was written
+  std::size_t group = 0;
+  std::size_t index = 0;  // within its group
+};
+
+// A parameter with a gradient that is not finite.
+struct NonFiniteParameter {
+  CheckedParameter checked;
+  int64_t inf_count;
+  int64_t nan_count;
+};
+
+enum class Float16Gradients { refused, allowed };
+
+class GradientChecks {
+ public:
+  // Checks the gradients of all parameters of `optimizer` for what they are when multiplied by
+  // `inv_scale`, a zero-dimensional float32 tensor on any device, and writes these values if asked.
+  // Throws Error if a gradient cannot be unscaled.
+  void run(torch::optim::Optimizer& optimizer, const at::Tensor& inv_scale,
+           kernels::Writing writing, Float16Gradients float16);
+
+  // Checks gradients again that were written or replaced since; `one` is a float32 1.
+  void run_on_changed(torch::optim::Optimizer& optimizer, const at::Tensor& one);
+
+  // No gradient was there to be checked.
+  bool empty() const { return devices_.empty(); }
+
+  // The overflow flags, one for each device that holds gradients: zero-dimensional float32, 0 or 1.
+  std::vector<at::Tensor> flags() const;
+
+  // One of the checked parameters that is also in `parameters`, or null.
+  const CheckedParameter* find_any(
+      const std::unordered_set<const c10::TensorImpl*>& parameters) const;
+
+  // The parameters that caused an overflow. Waits for the device.
+  std::vector<NonFiniteParameter> non_finite_parameters() const;
+
+ private:
+  struct Gradients;
+
+  // The gradients of one device, checked at unscale_ and, if they changed, at step.
+  struct DeviceCheck {
+    at::Tensor found_inf;
+    std::vector<CheckedParameter> parameters;
+    at::Tensor memory;  // the flag and the counts of both rounds, so that one fill clears them all
+
+    Counts counts(int round) const;
+  };
+
+  static std::vector<Gradients> collect(torch::optim::Optimizer& optimizer,
+                                        Float16Gradients float16);
+  static DeviceCheck start(Gradients& gradients);
+  static void check(DeviceCheck& check, int round, const std::vector<at::Tensor>& gradients,
+                    const at::Tensor& inv_scale, kernels::Writing writing);
+  static std::vector<NonFiniteParameter> non_finite(const DeviceCheck& check, int round);
+
+  std::vector<DeviceCheck> devices_;   // the first check, one for each device
+  std::vector<DeviceCheck> replaced_;  // of gradients that were replaced since; flags are shared
+};
+
+// The tensor on `device`. Waits only when that is the CPU: the value is about to be read there.
+at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);
+
+// One zero-dimensional float32 flag on `device`, exactly 0 or 1: whether any of `flags` is not 0.
+at::Tensor any_found(const std::vector<at::Tensor>& flags, c10::Device device);
+
+}  // namespace accelerant::detail
