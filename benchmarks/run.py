@@ -84,8 +84,10 @@ def cpp_round(program, size, device):
     output = subprocess.run(
         [program, size, device, "--benchmark_format=json", "--benchmark_min_time=0.5"],
         check=True, capture_output=True, text=True).stdout
-    return {entry["name"].removesuffix("/real_time"): entry["real_time"] / STEPS
-            for entry in json.loads(output)["benchmarks"]}
+    report = json.loads(output)
+    steps = int(report["context"]["steps_per_iteration"])
+    return {entry["name"].removesuffix("/real_time"): entry["real_time"] / steps
+            for entry in report["benchmarks"]}
 
 
 def measure(program, size, device, rounds):
