@@ -41,9 +41,11 @@ examples::FashionMnist prepare(examples::FashionMnist data, const Options& optio
   return data;
 }
 
-void run(const Options& options) {
+void run(Options options) {
   const torch::Device device = choose_device(options);
-  const int64_t width = options.width > 0 ? options.width : device.is_cuda() ? 512 : 16;
+  // A GPU only shows what it can do when each step is large enough.
+  if (options.width == 0) options.width = device.is_cuda() ? 512 : 16;
+  if (options.batch_size == 0) options.batch_size = device.is_cuda() ? 1024 : 256;
   const auto data = prepare(examples::load_fashion_mnist(options.data), options, device);
   throw_if_interrupted();
 
@@ -53,9 +55,9 @@ void run(const Options& options) {
               options.batch_size);
   std::fflush(stdout);  // before the progress bar, also in a pipe that takes both streams
 
-  const TrainingResult training = train(options, data, device, width);
+  const TrainingResult training = train(options, data, device);
   std::optional<SpeedComparison> speed;
-  if (options.precision != Precision::fp32) speed = compare_with_fp32(options, data, device, width);
+  if (options.precision != Precision::fp32) speed = compare_with_fp32(options, data, device);
   std::printf("\n%s", summary(options, device, training, speed).c_str());
 }
 

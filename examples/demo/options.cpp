@@ -47,10 +47,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--data", options.data, "Folder of Fashion-MNIST's four .gz files")
       ->type_name("DIR")
       ->capture_default_str();
-  app.add_option("--batch-size", options.batch_size, "Samples per step")
+  app.add_option("--batch-size", options.batch_size,
+                 "Samples per step; default 256 on a CPU, 1024 on a GPU")
       ->check(number_in(1, many))
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   app.add_option("--device", options.device, "auto takes the GPU where there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();

@@ -12,7 +12,7 @@ namespace demo {
 struct Options {
   Precision precision = Precision::fp16;
   int64_t epochs = 3;           // passes over the training set
-  int64_t batch_size = 256;     // samples
+  int64_t batch_size = 0;       // samples; 0: 256 on a CPU, 1024 on a GPU
   std::string data;             // the folder of Fashion-MNIST's files
   std::string device = "auto";  // auto, cpu or cuda
   int64_t seed = 1;             // at least 0

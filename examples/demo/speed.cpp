@@ -34,8 +34,8 @@ double median(std::vector<double> values) {
 class Contestant {
  public:
   Contestant(Precision precision, const Options& options, const examples::LabelledImages& train,
-             torch::Device device, int64_t width)
-      : trainer_(seeded(precision, options, device, width)),
+             torch::Device device)
+      : trainer_(seeded(precision, options, device)),
         images_(train.images.slice(0, 0, options.batch_size)),
         labels_(train.labels.slice(0, 0, options.batch_size)),
         device_(device) {}
@@ -53,10 +53,9 @@ class Contestant {
   }
 
  private:
-  static Trainer seeded(Precision precision, const Options& options, torch::Device device,
-                        int64_t width) {
+  static Trainer seeded(Precision precision, const Options& options, torch::Device device) {
     torch::manual_seed(static_cast<uint64_t>(options.seed));
-    return Trainer(precision, device, width);
+    return Trainer(precision, device, options.width);
   }
 
   void run() {
@@ -77,9 +76,9 @@ class Contestant {
 }  // namespace
 
 SpeedComparison compare_with_fp32(const Options& options, const examples::FashionMnist& data,
-                                  torch::Device device, int64_t width) {
-  Contestant chosen(options.precision, options, data.train, device, width);
-  Contestant fp32(Precision::fp32, options, data.train, device, width);
+                                  torch::Device device) {
+  Contestant chosen(options.precision, options, data.train, device);
+  Contestant fp32(Precision::fp32, options, data.train, device);
   const auto start = Clock::now();
   chosen.warm_up();
   fp32.warm_up();

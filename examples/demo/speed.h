@@ -17,6 +17,6 @@ struct SpeedComparison {
 // Trains two fresh, identical networks in turn, a few steps each. The pictures in `data` are floats
 // on `device`. Throws Interrupted.
 SpeedComparison compare_with_fp32(const Options& options, const examples::FashionMnist& data,
-                                  torch::Device device, int64_t width);
+                                  torch::Device device);
 
 }  // namespace demo

@@ -78,9 +78,9 @@ double test_accuracy(Trainer& trainer, const examples::LabelledImages& test) {
 }  // namespace
 
 TrainingResult train(const Options& options, const examples::FashionMnist& data,
-                     torch::Device device, int64_t width) {
+                     torch::Device device) {
   torch::manual_seed(static_cast<uint64_t>(options.seed));
-  Trainer trainer(options.precision, device, width);
+  Trainer trainer(options.precision, device, options.width);
   const int64_t samples = data.train.labels.size(0);
   const int64_t steps_per_epoch = (samples + options.batch_size - 1) / options.batch_size;
   const int64_t steps = options.epochs * steps_per_epoch;

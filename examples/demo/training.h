@@ -19,6 +19,6 @@ struct TrainingResult {
 
 // The pictures in `data` are floats on `device`. Throws Interrupted.
 TrainingResult train(const Options& options, const examples::FashionMnist& data,
-                     torch::Device device, int64_t width);
+                     torch::Device device);
 
 }  // namespace demo
