@@ -1,9 +1,9 @@
 #include "accelerant/amp/autocast.h"
 
 #include <ATen/autocast_mode.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "accelerant/core/error.h"
+#include "compat/device.h"
 
 namespace accelerant {
 namespace {
@@ -21,10 +21,7 @@ void require_known(c10::DeviceType device_type) {
 }
 
 void require_present(c10::DeviceType device_type) {
-  if (device_type == c10::DeviceType::CPU) return;
-  const bool present = c10::impl::hasDeviceGuardImpl(device_type) &&
-                       c10::impl::getDeviceGuardImpl(device_type)->deviceCount() > 0;
-  if (present) return;
+  if (compat::is_present(device_type)) return;
   throw Error(
       ErrorDetails{.problem = "autocast cannot be switched on for a device that is not there",
                    .expected = "a " + name_of(device_type) + " device",

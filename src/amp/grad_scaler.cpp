@@ -1,7 +1,6 @@
 #include "accelerant/amp/grad_scaler.h"
 
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
@@ -16,6 +15,7 @@
 #include "amp/grad_scaler_rules.h"
 #include "amp/gradient_checks.h"
 #include "amp/scale_state.h"
+#include "compat/device.h"
 #include "compat/torch_version.h"
 
 namespace accelerant {
@@ -42,11 +42,6 @@ struct OptimizerState {
     if (flags().empty()) throw Error("No inf checks were recorded for this optimizer.");
   }
 };
-
-bool is_present(c10::DeviceType device_type) {
-  return c10::impl::hasDeviceGuardImpl(device_type) &&
-         c10::impl::getDeviceGuardImpl(device_type)->deviceCount() > 0;
-}
 
 }  // namespace
 
@@ -160,7 +155,7 @@ std::string GradScaler::Impl::name_of(const detail::CheckedParameter& checked) c
 
 GradScaler::GradScaler(const GradScalerOptions& options) : impl_(std::make_unique<Impl>(options)) {
   if (!options.enabled) return;
-  if (options.device == c10::DeviceType::CUDA && !is_present(options.device)) {
+  if (options.device == c10::DeviceType::CUDA && !compat::is_present(options.device)) {
     log(LogLevel::warning, "GradScaler is enabled, but CUDA is not available. Disabling.");
     impl_->options.enabled = false;
     return;
