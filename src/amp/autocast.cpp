@@ -44,6 +44,16 @@ bool is_autocast_available(c10::DeviceType device_type) {
   return at::autocast::is_autocast_available(device_type);
 }
 
+bool is_autocast_enabled(c10::DeviceType device_type) {
+  require_known(device_type);
+  return at::autocast::is_autocast_enabled(device_type);
+}
+
+c10::ScalarType get_autocast_dtype(c10::DeviceType device_type) {
+  require_known(device_type);
+  return at::autocast::get_autocast_dtype(device_type);
+}
+
 AutocastState AutocastState::capture() {
   AutocastState state;
   static_assert(std::tuple_size_v<decltype(state.devices_)> >=

@@ -126,7 +126,7 @@ void GradScaler::Impl::reduce(OptimizerState& optimizer_state) const {
 
 StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
                                             OptimizerState& optimizer_state) {
-  at::Tensor grad_scale = amp_optimizer.grad_scale;
+  at::Tensor grad_scale = amp_optimizer.extra_grad_scale;
   if (optimizer_state.stage == Stage::ready) {
     // The optimizer unscales while it steps; here the gradients are only looked at.
     check(optimizer, optimizer_state, Writing::nothing);
@@ -137,7 +137,7 @@ StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& 
       .grad_scale = grad_scale,
       .found_inf = detail::any_found(optimizer_state.flags(), state->device())};
   at::Tensor loss = amp_optimizer.step(controls);
-  amp_optimizer.grad_scale.reset();
+  amp_optimizer.extra_grad_scale.reset();
   return StepResult::undecided(controls.found_inf, std::move(loss));
 }
 

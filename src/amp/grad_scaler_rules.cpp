@@ -85,6 +85,14 @@ void validate(const GradScalerOptions& options) {
                              .expected = c10::str("at most ", options.max_scale),
                              .got = c10::str(options.min_scale)});
   }
+  const bool has_own_minimum = options.min_scale != GradScalerOptions{}.min_scale;
+  if (options.init_scale > options.max_scale ||
+      (has_own_minimum && options.init_scale < options.min_scale)) {
+    throw Error(ErrorDetails{
+        .problem = "init_scale is out of its bounds",
+        .expected = c10::str("min_scale ", options.min_scale, " ... max_scale ", options.max_scale),
+        .got = c10::str(options.init_scale)});
+  }
   if (options.hysteresis < 1 || options.hysteresis > std::numeric_limits<int32_t>::max()) {
     throw Error(ErrorDetails{.problem = "hysteresis is out of range",
                              .expected = "1 ... 2147483647 overflows",
@@ -128,6 +136,11 @@ nlohmann::json to_json(const GradScalerOptions& options, const kernels::ScaleSta
 
 void from_json(const nlohmann::json& saved, GradScalerOptions& options,
                kernels::ScaleState& state) {
+  if (!saved.is_object()) {
+    throw Error(ErrorDetails{.problem = "the state of a GradScaler has a wrong form",
+                             .expected = "a JSON object",
+                             .got = saved.dump()});
+  }
   if (saved.empty()) {
     throw Error(
         "The source state dict is empty, possibly because it was saved from a disabled instance of "
@@ -143,15 +156,15 @@ void from_json(const nlohmann::json& saved, GradScalerOptions& options,
       validated_growth_interval(at_key<int64_t>(saved, "growth_interval"));
   new_state.growth_tracker = static_cast<int32_t>(
       validated_count(at_key<int64_t>(saved, "_growth_tracker"), "_growth_tracker"));
-  new_state.hysteresis_left = static_cast<int32_t>(options.hysteresis);
-  if (const auto ours = saved.find(kOurKey); ours != saved.end()) {
-    const int64_t left =
-        validated_count(at_key<int64_t>(*ours, "hysteresis_left"), "hysteresis_left");
-    new_state.hysteresis_left = static_cast<int32_t>(std::min(left, options.hysteresis));
-    new_state.updates = validated_count(at_key<int64_t>(*ours, "updates"), "updates");
-    new_state.skips = validated_count(at_key<int64_t>(*ours, "skips"), "skips");
-    new_state.last_skip = validated_count(at_key<int64_t>(*ours, "last_skip"), "last_skip");
-  }
+  const nlohmann::json ours = saved.value(kOurKey, nlohmann::json::object());
+  const auto count = [&](const char* key, int64_t otherwise) {
+    return ours.contains(key) ? validated_count(at_key<int64_t>(ours, key), key) : otherwise;
+  };
+  new_state.hysteresis_left = static_cast<int32_t>(
+      std::min(count("hysteresis_left", options.hysteresis), options.hysteresis));
+  new_state.updates = count("updates", state.updates);
+  new_state.skips = count("skips", state.skips);
+  new_state.last_skip = count("last_skip", state.last_skip);
   options = new_options;
   state = new_state;
 }

@@ -54,6 +54,14 @@ std::vector<at::Tensor> gradient_elements(at::TensorList parameters) {
   return elements;
 }
 
+void require_limit(double limit, const char* name) {
+  if (limit >= 0.0) return;
+  throw Error(ErrorDetails{.problem = c10::str(name, " cannot be used to clip"),
+                           .expected = "0 or more",
+                           .got = c10::str(limit),
+                           .hint = "a negative limit would turn gradients around"});
+}
+
 // As Python writes a float, because the number is part of PyTorch's text.
 std::string python_float(double value) {
   const std::string text = c10::str(value);
@@ -123,11 +131,13 @@ at::Tensor get_total_norm(at::TensorList tensors, const NormOptions& options) {
 
 void clip_grads_with_norm_(at::TensorList parameters, double max_norm,
                            const at::Tensor& total_norm) {
+  require_limit(max_norm, "max_norm");
   const at::NoGradGuard no_grad;
   scale_to_norm(gradient_elements(parameters), max_norm, total_norm);
 }
 
 at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, const NormOptions& options) {
+  require_limit(max_norm, "max_norm");
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = gradient_elements(parameters);
   at::Tensor total_norm = get_total_norm(gradients, options);
@@ -136,6 +146,7 @@ at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm, const Nor
 }
 
 void clip_grad_value_(at::TensorList parameters, double clip_value) {
+  require_limit(clip_value, "clip_value");
   const at::NoGradGuard no_grad;
   for (const Group& group : group_by_device_and_type(gradient_elements(parameters))) {
     at::_foreach_clamp_min_(group.tensors, -clip_value);

@@ -21,7 +21,7 @@ TEST_P(AmpOptimizerContract, Row64_StepUnscalesByItself) {
   EXPECT_FALSE(scaler.step(optimizer).skipped());
   EXPECT_TRUE(all_equal(parameter.grad(), 1.0));
   EXPECT_EQ(optimizer.steps_of(parameter), 1.0);
-  EXPECT_FALSE(optimizer.grad_scale.defined());
+  EXPECT_FALSE(optimizer.extra_grad_scale.defined());
 }
 
 TEST_P(AmpOptimizerContract, Row65_OverflowChangesNothing) {
@@ -41,12 +41,12 @@ TEST_P(AmpOptimizerContract, Row66_PresetGradScale) {
   for (const bool unscale_first : {false, true}) {
     at::Tensor parameter = parameter_with_grad(full({3}, 15.0));
     FusedAdam optimizer({parameter});
-    optimizer.grad_scale = full({}, 3.0);
+    optimizer.extra_grad_scale = full({}, 3.0);
     GradScaler scaler = started_scaler(device(), 5.0);
     if (unscale_first) scaler.unscale_(optimizer);
     scaler.step(optimizer);
     EXPECT_TRUE(torch::allclose(parameter.grad(), full({3}, 1.0)));
-    EXPECT_FALSE(optimizer.grad_scale.defined());  // good for one step
+    EXPECT_FALSE(optimizer.extra_grad_scale.defined());  // good for one step
   }
 }
 

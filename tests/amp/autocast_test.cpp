@@ -28,7 +28,10 @@ TEST_P(Autocast, RunsProductsIn16Bits) {
     {
       const AutocastGuard guard({GetParam(), type});
       EXPECT_EQ(product_type(), type);
+      EXPECT_TRUE(accelerant::is_autocast_enabled(GetParam()));
+      EXPECT_EQ(accelerant::get_autocast_dtype(GetParam()), type);
     }
+    EXPECT_FALSE(accelerant::is_autocast_enabled(GetParam()));
     EXPECT_EQ(product_type(), at::kFloat);
   }
 }

@@ -121,6 +121,8 @@ TEST(Options, OutOfRangeValuesAreRefused) {
   EXPECT_TRUE(contains(refused({.max_scale = kNan}), "max_scale"));
   EXPECT_TRUE(contains(refused({.min_scale = 4.0, .max_scale = 2.0}), "min_scale is above"));
   EXPECT_TRUE(contains(refused({.hysteresis = 0}), "hysteresis"));
+  EXPECT_TRUE(contains(refused({.init_scale = 8, .max_scale = 4}), "init_scale"));
+  EXPECT_TRUE(contains(refused({.init_scale = 1, .min_scale = 2}), "init_scale"));
 }
 
 }  // namespace

@@ -253,6 +253,7 @@ TEST_P(Robustness, OverflowReportNamesParameters) {
   model->to(device());
   torch::optim::SGD optimizer(model->parameters(), 1.0);
   GradScaler scaler = started_scaler(device(), 4.0);
+  scaler.name_parameters(std::map<std::string, at::Tensor>{{"bias", model->parameters()[1]}}, "0.");
   scaler.name_parameters(model->named_parameters());
   for (at::Tensor& parameter : model->parameters())
     parameter.mutable_grad() = torch::ones_like(parameter);

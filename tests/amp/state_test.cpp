@@ -51,6 +51,7 @@ TEST_P(State, Row81_BadStatesAreRefusedAndChangeNothing) {
       error_of([&] { scaler.load_state_dict(json::object()); }),
       "The source state dict is empty, possibly because it was saved from a disabled instance "
       "of GradScaler.");
+  EXPECT_TRUE(contains(error_of([&] { scaler.load_state_dict(nullptr); }), "a JSON object"));
   for (const char* key :
        {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}) {
     json incomplete = good;

@@ -41,7 +41,14 @@ void snippet_{number}() {{
   [[maybe_unused]] auto& [device, net, other, x, y] = fixture;
   torch::optim::SGD optimizer(net->parameters(), 0.1);
   torch::optim::SGD other_optimizer(other->parameters(), 0.1);
-{code}}}
+  accelerant::GradScaler scaler({{.device = device.type()}});
+  const auto loss_of = [&](const torch::Tensor& input, const torch::Tensor& target) {{
+    const accelerant::AutocastGuard autocast({{device.type(), torch::kHalf}});
+    return torch::mse_loss(net->forward(input), target);
+  }};
+  {{
+{code}  }}
+}}
 
 """
 

@@ -1,5 +1,6 @@
 #include "accelerant/optim/clip_grad.h"
 
+#include "support/expect_error.h"
 #include "support/on_device.h"
 #include "support/scaler_helpers.h"
 
@@ -66,6 +67,17 @@ TEST_P(ClipGrad, NotRecordedByAutograd) {
   parameter.mutable_grad() = parameter * 3;  // as after a backward with create_graph
   EXPECT_FALSE(clip_grad_norm_({parameter}, 1.0).requires_grad());
   parameter.mutable_grad().reset();  // parameter and gradient own each other otherwise
+}
+
+TEST_P(ClipGrad, UselessLimitsAreRefused) {
+  at::Tensor parameter = parameter_with_grad(full({2}, 4.0));
+  for (const double bad : {-1.0, kNan}) {
+    EXPECT_TRUE(contains(error_of([&] { clip_grad_norm_({parameter}, bad); }), "max_norm"));
+    EXPECT_TRUE(contains(error_of([&] { clip_grad_value_({parameter}, bad); }), "clip_value"));
+  }
+  EXPECT_TRUE(all_equal(parameter.grad(), 4.0));
+  clip_grad_norm_({parameter}, kInf);
+  EXPECT_TRUE(all_equal(parameter.grad(), 4.0));
 }
 
 TEST_P(ClipGrad, WithAGivenNorm) {

@@ -39,6 +39,14 @@ struct accelerant::NestedFields<Foreign> {
 
 namespace {
 
+struct Opaque {  // names no fields
+  at::Tensor inside;
+};
+
+static_assert(accelerant::UnderstoodNesting<std::tuple<Output, double, std::string>>);
+static_assert(!accelerant::UnderstoodNesting<Opaque>);
+static_assert(!accelerant::UnderstoodNesting<std::vector<Opaque>>);
+
 at::Tensor half(double value) { return torch::full({1}, value, at::kHalf); }
 
 TEST(Nested, VisitsInOrder) {

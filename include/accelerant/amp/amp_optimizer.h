@@ -4,7 +4,14 @@
 // overflow flag. An optimizer that also derives from AmpOptimizer is handed the flag and the scale
 // as tensors instead and is always called: no host wait.
 //
-//   class FusedAdamW : public torch::optim::Optimizer, public accelerant::AmpOptimizer { ... };
+//   class AmpSgd : public torch::optim::SGD, public accelerant::AmpOptimizer {
+//    public:
+//     using SGD::SGD;
+//     using SGD::step;  // the plain step stays visible beside the one below
+//     torch::Tensor step(const accelerant::AmpStepControls& controls) override { ... }
+//   };
+//
+// docs/mixed_precision.md has a whole one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,9 +36,10 @@ class AmpOptimizer {
   // device.
   virtual at::Tensor step(const AmpStepControls& controls) = 0;
 
-  // A factor the program itself has put on the gradients, beside the scaler's. The next step
-  // divides by it too and clears it. Undefined: none. Zero-dimensional float32.
-  at::Tensor grad_scale;
+  // A factor the program itself has put on the gradients, beside the scaler's: zero-dimensional
+  // float32, or undefined for none. GradScaler::step folds it into the controls and clears it; an
+  // override of step does not look at it. (PyTorch's fused optimizers call it grad_scale.)
+  at::Tensor extra_grad_scale;
 };
 
 }  // namespace accelerant

@@ -44,7 +44,11 @@ struct AutocastOptions {
 // Whether torch knows autocast for this device type. It does not say that such a device is present.
 bool is_autocast_available(c10::DeviceType device_type);
 
-// What a thread's autocast is set to.
+// What the calling thread's autocast is set to.
+bool is_autocast_enabled(c10::DeviceType device_type);
+c10::ScalarType get_autocast_dtype(c10::DeviceType device_type);
+
+// What a thread's autocast is set to, to be carried into another thread.
 class AutocastState {
  public:
   // The calling thread's state. Enter it in another thread with `AutocastGuard guard(state)`.
@@ -52,6 +56,7 @@ class AutocastState {
 
  private:
   friend class AutocastGuard;
+  AutocastState() = default;
 
   struct PerDevice {
     c10::DeviceType device_type = c10::DeviceType::CPU;

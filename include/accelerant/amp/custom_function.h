@@ -1,6 +1,9 @@
 // Custom autograd functions under autocast: what Python's custom_fwd and custom_bwd decorators do,
 // for torch::autograd::Function.
 //
+//   using torch::autograd::AutogradContext;
+//   using torch::autograd::variable_list;
+//
 //   struct MyMatmul : torch::autograd::Function<MyMatmul> {
 //     static torch::Tensor forward(AutogradContext* ctx, torch::Tensor a, torch::Tensor b) {
 //       return accelerant::custom_fwd(ctx, {.device_type = torch::kCUDA}, [&](auto x, auto y) {
@@ -8,8 +11,8 @@
 //         return x.mm(y);
 //       }, a, b);
 //     }
-//     static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
-//       return accelerant::custom_bwd(ctx, [&]() -> tensor_list {
+//     static variable_list backward(AutogradContext* ctx, variable_list grads) {
+//       return accelerant::custom_bwd(ctx, [&]() -> variable_list {
 //         auto saved = ctx->get_saved_variables();
 //         return {grads[0].mm(saved[1].t()), saved[0].t().mm(grads[0])};
 //       });

@@ -48,7 +48,7 @@ struct GradScalerOptions {
   // warning, as PyTorch does. It does not place the scale: that lives where the first loss was.
   c10::DeviceType device = c10::DeviceType::CUDA;
 
-  // The first scale. Positive and finite.
+  // The first scale. Positive and finite, and within min_scale and max_scale where those are given.
   double init_scale = 65536.0;
 
   // The scale is multiplied by this when it grows. Greater than 1.
@@ -79,14 +79,14 @@ struct GradScalerOptions {
   enum class HysteresisRefill { on_growth, on_clean_iteration };
   HysteresisRefill hysteresis_refill = HysteresisRefill::on_growth;
 
-  // false: the scale stays at init_scale; overflows still skip steps.
+  // false: the scale does not move by itself; overflows still skip steps.
   bool dynamic = true;
 };
 
 // What the scaler did so far, as far as the device has told.
 struct GradScalerStatus {
   double scale = 1.0;
-  int64_t growth_tracker = 0;  // clean iterations since the scale last changed
+  int64_t growth_tracker = 0;  // clean iterations in a row since the last overflow or growth
   int64_t updates = 0;         // iterations judged by update()
   int64_t skips = 0;           // those among them with an overflow
   int64_t last_skip = 0;       // the number, from 1, of the latest of those; 0: none so far
@@ -97,7 +97,7 @@ class GradScaler {
   // Throws Error if an option is out of range.
   explicit GradScaler(const GradScalerOptions& options = {});
   ~GradScaler();
-  GradScaler(GradScaler&&) noexcept;
+  GradScaler(GradScaler&&) noexcept;  // the source may then only be destroyed or assigned to
   GradScaler& operator=(GradScaler&&) noexcept;
 
   // Multiplies the outputs (a tensor, or containers and structs of tensors) by the scale. float16
@@ -116,7 +116,8 @@ class GradScaler {
   void unscale_(torch::optim::Optimizer& optimizer);
 
   // Unscales if that has not been done, and steps the optimizer if all gradients are finite. An
-  // AmpOptimizer decides on the device, any other makes the host wait for the check.
+  // AmpOptimizer decides on the device, any other makes the host wait for the check. float16
+  // gradients (of float16 parameters) are refused but for an AmpOptimizer: keep parameters in float32.
   StepResult step(torch::optim::Optimizer& optimizer);
 
   // With a closure: only for a disabled scaler, otherwise an Error.
@@ -147,8 +148,9 @@ class GradScaler {
   // Include <nlohmann/json.hpp> to use it.
   nlohmann::json state_dict() const;
 
-  // Takes a state written here or by PyTorch. Values are checked before any is taken. Waits for the
-  // device.
+  // Takes a state written here or by PyTorch, factors and interval included; the options PyTorch does
+  // not have stay as they are. Values are checked before any is taken. Waits for the device. Nothing
+  // happens when disabled.
   void load_state_dict(const nlohmann::json& state);
 
   // Never waits: as of the last update() that the device has finished. After a call that waits,
@@ -159,10 +161,17 @@ class GradScaler {
   // after update(), in the iteration it ended. Waits for the device. Gradients may be gone by then.
   OverflowReport overflow_report() const;
 
-  // Names for overflow_report(): scaler.name_parameters(net->named_parameters()).
+  // Names for overflow_report(): scaler.name_parameters(net->named_parameters()), with a prefix to
+  // tell several models apart. Also takes any range of pairs (name, tensor).
   template <class NamedParameters>
-  void name_parameters(const NamedParameters& named_parameters) {
-    for (const auto& item : named_parameters) name_parameter(item.value(), item.key());
+  void name_parameters(const NamedParameters& named_parameters, const std::string& prefix = "") {
+    for (const auto& item : named_parameters) {
+      if constexpr (requires { item.key(); }) {
+        name_parameter(item.value(), prefix + item.key());
+      } else {
+        name_parameter(item.second, prefix + item.first);
+      }
+    }
   }
 
   // The overflow flags of an optimizer since the last update(), one zero-dimensional float32 tensor

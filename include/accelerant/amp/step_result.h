@@ -23,7 +23,8 @@ class StepResult {
     nothing_to_do,  // there were no gradients to step with
   };
 
-  // A step that was not due; skipped() is false.
+  // A step that was not due (a scaler's steps always are; those of a loop that accumulates need not
+  // be); skipped() is false.
   explicit StepResult(Kind not_due);
 
   // A step whose outcome the host knows. `loss` is what the optimizer returned, if anything.

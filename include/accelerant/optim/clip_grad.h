@@ -22,6 +22,8 @@ struct NormOptions {
 // float32 (float64 if a tensor is). Zero for an empty list.
 at::Tensor get_total_norm(at::TensorList tensors, const NormOptions& options = {});
 
+// The limits max_norm and clip_value below are 0 or more, else an Error.
+
 // Scales the gradients by max_norm / (total_norm + 1e-6) where that is below 1.
 void clip_grads_with_norm_(at::TensorList parameters, double max_norm,
                            const at::Tensor& total_norm);

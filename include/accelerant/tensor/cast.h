@@ -10,6 +10,10 @@ namespace accelerant {
 // Accelerate does to the outputs of a model that ran under autocast.
 template <class T>
 T to_float32(const T& outputs) {
+  static_assert(
+      UnderstoodNesting<T>,
+      "to_float32: this type may hold tensors that cannot be seen; give it a static "
+      "visit_fields or specialise accelerant::NestedFields (see accelerant/tensor/nested.h)");
   return map_tensors(outputs, [](const at::Tensor& tensor) {
     const bool is_16_bit = tensor.defined() && (tensor.scalar_type() == at::kHalf ||
                                                 tensor.scalar_type() == at::kBFloat16);

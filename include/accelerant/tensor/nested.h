@@ -13,8 +13,8 @@
 //     static void visit_fields(auto& self, auto&& visit) { visit(self.logits); visit(self.loss); }
 //   };
 //
-// For a struct that cannot be changed, specialise accelerant::NestedFields with a static `visit`
-// of the same form. Everything else (numbers, strings, ...) is a leaf that stays as it is.
+// A struct derived from such a one must name all fields again. For a struct that cannot be changed,
+// specialise accelerant::NestedFields with a static `visit` of the same form. Everything else (numbers, strings, ...) is a leaf that stays as it is.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,6 +23,7 @@
 #include <concepts>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
@@ -55,6 +56,9 @@ concept HasFields = requires(T& self, IgnoreField ignore) {
 template <class T>
 struct Nesting {  // the leaf
   static constexpr bool only_tensors = false;
+  // A class that is not a string may well hold tensors that nobody sees.
+  static constexpr bool understood =
+      !std::is_class_v<T> || std::is_convertible_v<T, std::string_view>;
   static void visit(const T&, auto&) {}
   static T map(const T& value, auto&) { return value; }
 };
@@ -62,6 +66,7 @@ struct Nesting {  // the leaf
 template <>
 struct Nesting<at::Tensor> {
   static constexpr bool only_tensors = true;
+  static constexpr bool understood = true;
   static void visit(const at::Tensor& tensor, auto& f) { f(tensor); }
   static at::Tensor map(const at::Tensor& tensor, auto& f) { return f(tensor); }
 };
@@ -69,6 +74,7 @@ struct Nesting<at::Tensor> {
 template <class T, class Allocator>
 struct Nesting<std::vector<T, Allocator>> {
   static constexpr bool only_tensors = Nesting<T>::only_tensors;
+  static constexpr bool understood = Nesting<T>::understood;
   static void visit(const std::vector<T, Allocator>& values, auto& f) {
     for (const T& value : values) Nesting<T>::visit(value, f);
   }
@@ -83,6 +89,7 @@ struct Nesting<std::vector<T, Allocator>> {
 template <class T, std::size_t n>
 struct Nesting<std::array<T, n>> {
   static constexpr bool only_tensors = Nesting<T>::only_tensors;
+  static constexpr bool understood = Nesting<T>::understood;
   static void visit(const std::array<T, n>& values, auto& f) {
     for (const T& value : values) Nesting<T>::visit(value, f);
   }
@@ -95,6 +102,7 @@ struct Nesting<std::array<T, n>> {
 template <class... Ts>
 struct Nesting<std::tuple<Ts...>> {
   static constexpr bool only_tensors = (Nesting<Ts>::only_tensors && ...);
+  static constexpr bool understood = (Nesting<Ts>::understood && ...);
   static void visit(const std::tuple<Ts...>& values, auto& f) {
     std::apply([&](const Ts&... value) { (Nesting<Ts>::visit(value, f), ...); }, values);
   }
@@ -109,6 +117,7 @@ struct Nesting<std::tuple<Ts...>> {
 template <class A, class B>
 struct Nesting<std::pair<A, B>> {
   static constexpr bool only_tensors = Nesting<A>::only_tensors && Nesting<B>::only_tensors;
+  static constexpr bool understood = Nesting<A>::understood && Nesting<B>::understood;
   static void visit(const std::pair<A, B>& value, auto& f) {
     Nesting<A>::visit(value.first, f);
     Nesting<B>::visit(value.second, f);
@@ -121,6 +130,7 @@ struct Nesting<std::pair<A, B>> {
 template <class T>
 struct Nesting<std::optional<T>> {
   static constexpr bool only_tensors = Nesting<T>::only_tensors;
+  static constexpr bool understood = Nesting<T>::understood;
   static void visit(const std::optional<T>& value, auto& f) {
     if (value) Nesting<T>::visit(*value, f);
   }
@@ -134,6 +144,7 @@ template <class Map>
 struct NestingOfMap {
   using Value = typename Map::mapped_type;
   static constexpr bool only_tensors = Nesting<Value>::only_tensors;
+  static constexpr bool understood = Nesting<Value>::understood;
   static void visit(const Map& values, auto& f) {
     for (const auto& [key, value] : values) Nesting<Value>::visit(value, f);
   }
@@ -152,6 +163,7 @@ struct Nesting<std::unordered_map<Ts...>> : NestingOfMap<std::unordered_map<Ts..
 template <HasFields T>
 struct Nesting<T> {
   static constexpr bool only_tensors = true;  // a struct speaks for the fields it names
+  static constexpr bool understood = true;
   static void visit(const T& value, auto& f) {
     NestedFields<T>::visit(value, [&]<class Field>(const Field& field) {
       Nesting<std::remove_cv_t<Field>>::visit(field, f);
@@ -165,6 +177,10 @@ struct Nesting<T> {
 };
 
 }  // namespace detail
+
+// Data in which all tensors are found: no part of it is a class we do not know.
+template <class T>
+concept UnderstoodNesting = detail::Nesting<T>::understood;
 
 // A tensor, or a container or struct with tensors and nothing else inside.
 template <class T>
