@@ -39,7 +39,11 @@ struct OptimizerState {
   }
 
   void require_flags() const {
-    if (flags().empty()) throw Error("No inf checks were recorded for this optimizer.");
+    if (!flags().empty()) return;
+    throw Error(
+        "No inf checks were recorded for this optimizer.",
+        "none of its parameters has a gradient; run backward before step(), with a loss that "
+        "depends on them");
   }
 };
 
@@ -182,9 +186,11 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   OptimizerState& optimizer_state = impl_->state_of(optimizer);
   switch (optimizer_state.stage) {
     case Stage::unscaled:
-      throw Error("unscale_() has already been called on this optimizer since the last update().");
+      throw Error("unscale_() has already been called on this optimizer since the last update().",
+                  "call it once, when all gradients are there, and update() at the end");
     case Stage::stepped:
-      throw Error("unscale_() is being called after step().");
+      throw Error("unscale_() is being called after step().",
+                  "call it before step(), or update() first to begin the next iteration");
     case Stage::ready:
       break;
   }
@@ -197,7 +203,8 @@ StepResult GradScaler::step(Optimizer& optimizer) {
   const detail::DeviceScaleState& state = impl_->require_state("step");
   OptimizerState& optimizer_state = impl_->state_of(optimizer);
   if (optimizer_state.stage == Stage::stepped) {
-    throw Error("step() has already been called since the last update().");
+    throw Error("step() has already been called since the last update().",
+                "call update() once per iteration, after all optimizers have stepped");
   }
   if (optimizer_state.stage == Stage::unscaled) {
     optimizer_state.require_flags();
@@ -223,7 +230,8 @@ StepResult GradScaler::step(Optimizer& optimizer) {
 
 StepResult GradScaler::step(Optimizer& optimizer, const std::function<at::Tensor()>& closure) {
   if (is_enabled()) {
-    throw Error("Closure use is not currently supported if GradScaler is enabled.");
+    throw Error("Closure use is not currently supported if GradScaler is enabled.",
+                "run forward and backward before step(), or construct it with .enabled = false");
   }
   return StepResult::decided(/*skipped=*/false, optimizer.step(closure));
 }
@@ -235,7 +243,10 @@ void GradScaler::update() {
   for (const OptimizerState& optimizer_state : impl_->optimizer_states) {
     for (at::Tensor& flag : optimizer_state.flags()) flags.push_back(std::move(flag));
   }
-  if (flags.empty()) throw Error("No inf checks were recorded prior to update.");
+  if (flags.empty()) {
+    throw Error("No inf checks were recorded prior to update.",
+                "call step(optimizer) or unscale_(optimizer) first");
+  }
   state.update(detail::any_found(flags, state.device()), detail::update_rule(impl_->options));
   impl_->end_iteration();
 }
@@ -253,7 +264,9 @@ void GradScaler::update(const at::Tensor& new_scale) {
   if (new_scale.numel() != 1 || new_scale.requires_grad()) {
     throw Error(
         "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor "
-        "with requires_grad=False.");
+        "with requires_grad=False.",
+        c10::str("got ", new_scale.numel(), " elements, requires_grad ",
+                 new_scale.requires_grad() ? "true" : "false"));
   }
   update(new_scale.item<double>());
 }

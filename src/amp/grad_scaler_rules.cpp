@@ -44,11 +44,13 @@ int64_t validated_count(int64_t count, const char* name) {
 
 double validated_growth_factor(double growth_factor) {
   if (growth_factor > 1.0 && std::isfinite(growth_factor)) return growth_factor;
-  throw Error("The growth factor must be > 1.0.");
+  throw Error("The growth factor must be > 1.0.", c10::str("got ", growth_factor));
 }
 
 double validated_backoff_factor(double backoff_factor) {
-  if (!(backoff_factor < 1.0)) throw Error("The backoff factor must be < 1.0.");
+  if (!(backoff_factor < 1.0)) {
+    throw Error("The backoff factor must be < 1.0.", c10::str("got ", backoff_factor));
+  }
   if (backoff_factor > 0.0) return backoff_factor;
   throw Error(ErrorDetails{.problem = "The backoff factor must be > 0.0",
                            .got = c10::str(backoff_factor),

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -57,7 +58,10 @@ std::vector<GradientChecks::Gradients> GradientChecks::collect(torch::optim::Opt
       at::Tensor& parameter = parameters[index];
       if (!parameter.grad().defined()) continue;
       if (float16 == Float16Gradients::refused && parameter.grad().scalar_type() == at::kHalf) {
-        throw Error("Attempting to unscale FP16 gradients.");
+        throw Error("Attempting to unscale FP16 gradients.",
+                    c10::str("group ", group, " parameter ", index,
+                             " is float16; keep parameters in float32 and let AutocastGuard cast, "
+                             "or use an AmpOptimizer"));
       }
       at::Tensor elements = elements_of_gradient(parameter);
       auto entry = std::find_if(devices.begin(), devices.end(), [&](const Gradients& known) {

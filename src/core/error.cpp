@@ -16,6 +16,9 @@ std::string compose(const ErrorDetails& details) {
 
 Error::Error(const std::string& message) : std::runtime_error(message) {}
 
+Error::Error(const std::string& pytorch_text, const std::string& hint)
+    : std::runtime_error(pytorch_text + "\n  " + hint) {}
+
 Error::Error(const ErrorDetails& details) : std::runtime_error(compose(details)) {}
 
 }  // namespace accelerant

@@ -37,6 +37,16 @@ TEST_P(CallOrder, Row18_NothingWorksBeforeScale) {
   EXPECT_EQ(error_of([&] { scaler.update(2.0); }), text("update"));
 }
 
+TEST_P(CallOrder, ErrorsSayWhatToDo) {
+  GradScaler scaler = started_scaler(device());
+  EXPECT_TRUE(contains(whole_error_of([&] { scaler.update(); }), "call step(optimizer)"));
+  scaler.step(*optimizer);
+  EXPECT_TRUE(contains(whole_error_of([&] { scaler.step(*optimizer); }), "call update() once"));
+  scaler.update();
+  parameter.mutable_grad().reset();
+  EXPECT_TRUE(contains(whole_error_of([&] { scaler.step(*optimizer); }), "run backward before"));
+}
+
 TEST_P(CallOrder, Row19_UnscaleTwice) {
   GradScaler scaler = started_scaler(device());
   scaler.unscale_(*optimizer);

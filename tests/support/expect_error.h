@@ -8,7 +8,7 @@
 
 // The message of the accelerant::Error that f throws; a failure if it throws none.
 template <class F>
-std::string error_of(F&& f) {
+std::string whole_error_of(F&& f) {
   try {
     f();
   } catch (const accelerant::Error& error) {
@@ -16,6 +16,13 @@ std::string error_of(F&& f) {
   }
   ADD_FAILURE() << "no accelerant::Error was thrown";
   return "";
+}
+
+// Its first line, which is PyTorch's text where PyTorch has one.
+template <class F>
+std::string error_of(F&& f) {
+  const std::string message = whole_error_of(f);
+  return message.substr(0, message.find('\n'));
 }
 
 inline testing::AssertionResult contains(const std::string& text, const std::string& part) {

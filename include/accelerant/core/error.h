@@ -1,8 +1,9 @@
 // The one exception type of Accelerant.
 //
 // An Error says what went wrong, what was expected, what was got and what to do about it. Where a
-// situation has a fixed text in PyTorch (for example calling step() twice), the message is that
-// text, so that searching for it finds PyTorch's documentation.
+// situation has a fixed text in PyTorch (for example calling step() twice), the first line of the
+// message is that text, so that searching for it finds PyTorch's documentation, and a second line
+// says what to do.
 #pragma once
 
 #include <stdexcept>
@@ -21,6 +22,9 @@ class Error : public std::runtime_error {
  public:
   // `message` is used as it is.
   explicit Error(const std::string& message);
+
+  // PyTorch's text, and on the next line what was got or what to do.
+  Error(const std::string& pytorch_text, const std::string& hint);
 
   // The message becomes "problem: expected X, got Y; hint".
   explicit Error(const ErrorDetails& details);
