@@ -1,0 +1,292 @@
+// Learning-rate schedules: the rate as a function of the step.
+//
+//   const accelerant::optim::CosineWithWarmup schedule{.warmup_steps = 100, .total_steps = 1000};
+//   double rate = schedule.rate(3e-4, 550);  // of a group whose own rate is 3e-4, at step 550
+//
+// Each kind is a plain struct of options with a closed form `rate(base_lr, step)`, so a schedule has
+// no state but the number of the step, and can be asked about any step. LrScheduler (lr_scheduler.h)
+// applies one to an optimizer. A LrSchedule holds any kind, also a struct of your own that has
+// `double rate(double base_lr, int64_t step) const`.
+//
+// A step is one update of the optimizer. Step 0 is the one before the first update. After its last
+// step a schedule stays where it is. `base_lr` is the rate that the optimizer was made with.
+//
+// Options are checked when a LrSchedule or LrScheduler is made of them: an Error names the option.
+// Formulas and the names in transformers and torch.optim.lr_scheduler are in docs/schedules.md.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerant/optim/per_group.h"
+
+namespace accelerant::optim {
+
+// --- With warm-up, as in transformers -------------------------------------------------------------
+
+// The base rate, always.
+struct Constant {
+  double rate(double base_lr, int64_t step) const;
+};
+
+// A straight line from 0 to the base rate, then the base rate.
+struct ConstantWithWarmup {
+  int64_t warmup_steps = 0;  // steps of the way up; 0: none
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Up from 0 to the base rate, then down to 0, both in straight lines.
+struct LinearWithWarmup {
+  int64_t warmup_steps = 0;  // steps of the way up; 0: none
+  int64_t total_steps = 0;   // steps of the whole run, warm-up included; at least 1
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Up from 0 in a straight line, then down along a cosine.
+struct CosineWithWarmup {
+  int64_t warmup_steps = 0;   // steps of the way up; 0: none
+  int64_t total_steps = 0;    // steps of the whole run, warm-up included; at least 1
+  double cycles = 0.5;        // waves of the cosine; half a one goes down once
+  double min_lr_ratio = 0.0;  // the lowest rate as a part of the base rate, 0 ... 1
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Up from 0 in a straight line, then down to 0 along half a cosine, several times.
+struct CosineWithHardRestarts {
+  int64_t warmup_steps = 0;  // steps of the way up; 0: none
+  int64_t total_steps = 0;   // steps of the whole run, warm-up included; at least 1
+  int64_t cycles = 1;        // how often the rate goes down; at least 1
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Up from 0 in a straight line, then down to end_lr as a power of the steps left.
+struct PolynomialWithWarmup {
+  int64_t warmup_steps = 0;  // steps of the way up; 0: none
+  int64_t total_steps = 0;   // steps of the whole run, warm-up included; at least 1
+  double end_lr = 1e-7;      // the last rate; a group whose own rate is lower keeps that
+  double power = 1.0;        // of the part of the steps that is left; above 0
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+  void check_groups(const std::vector<double>& base_lrs) const;
+};
+
+// Up from 0 in a straight line, then down as one over the square root of the step.
+struct InverseSqrt {
+  int64_t warmup_steps = 0;               // steps of the way up; 0: none
+  std::optional<int64_t> timescale = {};  // steps; default: warmup_steps, or 10000 if that is 0
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Up, level, and down: "wsd" in transformers. The length of the level part can be decided late.
+struct WarmupStableDecay {
+  enum class Shape { linear, cosine, one_minus_sqrt };
+
+  int64_t warmup_steps = 0;           // steps of the way up; 0: none
+  int64_t stable_steps = 0;           // steps at the base rate
+  int64_t decay_steps = 0;            // steps of the way down
+  Shape warmup_type = Shape::linear;  // the way up
+  Shape decay_type = Shape::cosine;   // the way down
+  double min_lr_ratio = 0.0;  // the first and the last rate as a part of the base rate, 0 ... 1
+  double cycles = 0.5;        // waves of a cosine decay; half a one goes down once
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// --- As in torch.optim.lr_scheduler ---------------------------------------------------------------
+
+// Multiplied by gamma every step_size steps.
+struct StepDecay {
+  int64_t step_size = 0;  // at least 1
+  double gamma = 0.1;     // above 0
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Multiplied by gamma at each milestone.
+struct MultiStep {
+  std::vector<int64_t> milestones =
+      {};              // steps, in any order; one that is named twice counts twice
+  double gamma = 0.1;  // above 0
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Multiplied by gamma at each step.
+struct Exponential {
+  double gamma = 0.0;  // above 0, for example 0.999
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Along a cosine from the base rate to eta_min and, as in PyTorch, up again after t_max steps.
+struct CosineAnnealing {
+  int64_t t_max = 0;     // steps from the highest to the lowest rate; at least 1
+  double eta_min = 0.0;  // the lowest rate
+
+  double rate(double base_lr, int64_t step) const;
+  void validate() const;
+};
+
+// Up to max_lr and down far below the start, while momentum goes the other way.
+struct OneCycle {
+  enum class Anneal { cos, linear };
+
+  PerGroup max_lr = {};           // the highest rate; default: the base rate of each group
+  int64_t total_steps = 0;        // steps of the whole run; at least 1
+  double pct_start = 0.3;         // the part of the run in which the rate rises, 0 ... 1
+  Anneal anneal = Anneal::cos;    // the shape of all ways
+  double div_factor = 25.0;       // the first rate is max_lr / div_factor
+  double final_div_factor = 1e4;  // the last rate is the first / final_div_factor
+  bool three_phase =
+      false;  // true: down to the first rate at the pace of the rise, then to the last
+  bool cycle_momentum = true;     // set the momentum of SGD and RMSprop, betas[0] of Adam and AdamW
+  PerGroup base_momentum = 0.85;  // the lowest momentum, in force at the highest rate
+  PerGroup max_momentum = 0.95;   // the highest momentum, at the start and at the end
+
+  double rate(double base_lr, int64_t step, std::size_t group = 0) const;
+  std::optional<double> momentum(int64_t step, std::size_t group = 0) const;
+  bool sets_momentum() const { return cycle_momentum; }
+  void validate() const;
+  void check_groups(const std::vector<double>& base_lrs) const;
+};
+
+// --- Your own, and compositions -------------------------------------------------------------------
+
+// The base rate times a function of the step. Give one of the two.
+struct Lambda {
+  using Factor = std::function<double(int64_t step)>;
+
+  Factor factor = {};                  // for all groups
+  std::vector<Factor> per_group = {};  // one for each group
+
+  // Throws Error if the function gives inf or nan.
+  double rate(double base_lr, int64_t step, std::size_t group = 0) const;
+  void validate() const;
+  void check_groups(const std::vector<double>& base_lrs) const;
+};
+
+// Any schedule. A cheap handle: copies share one immutable schedule.
+class LrSchedule {
+ public:
+  // Throws Error if an option is out of range.
+  template <class Kind>
+  requires(!std::same_as<Kind, LrSchedule> && requires(const Kind& kind) {
+    { kind.rate(1.0, int64_t{0}) } -> std::convertible_to<double>;
+  }) LrSchedule(Kind kind) {
+    if constexpr (requires { kind.validate(); }) kind.validate();
+    schedule_ = std::make_shared<const Holder<Kind>>(std::move(kind));
+  }
+
+  // The rate at a step, 0 or more, of a group with the given base rate. `group` is its number, for
+  // schedules that treat groups differently.
+  double rate(double base_lr, int64_t step, std::size_t group = 0) const {
+    return schedule_->rate(base_lr, step, group);
+  }
+
+  // The momentum at a step; empty when the schedule leaves it alone there.
+  std::optional<double> momentum(int64_t step, std::size_t group = 0) const {
+    return schedule_->momentum(step, group);
+  }
+
+  // Whether there is a step with a momentum.
+  bool sets_momentum() const { return schedule_->sets_momentum(); }
+
+  // Throws Error if the schedule does not fit groups with these base rates.
+  void check_groups(const std::vector<double>& base_lrs) const {
+    schedule_->check_groups(base_lrs);
+  }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual double rate(double base_lr, int64_t step, std::size_t group) const = 0;
+    virtual std::optional<double> momentum(int64_t step, std::size_t group) const = 0;
+    virtual bool sets_momentum() const = 0;
+    virtual void check_groups(const std::vector<double>& base_lrs) const = 0;
+  };
+
+  // What a kind does not have is filled in: it then treats groups alike and leaves momentum alone.
+  template <class Kind>
+  struct Holder final : Interface {
+    explicit Holder(Kind given) : kind(std::move(given)) {}
+
+    double rate(double base_lr, int64_t step, std::size_t group) const override {
+      if constexpr (requires { kind.rate(base_lr, step, group); }) {
+        return kind.rate(base_lr, step, group);
+      } else {
+        return kind.rate(base_lr, step);
+      }
+    }
+    std::optional<double> momentum(int64_t step, std::size_t group) const override {
+      if constexpr (requires { kind.momentum(step, group); }) {
+        return sets_momentum() ? kind.momentum(step, group) : std::nullopt;
+      } else {
+        return std::nullopt;
+      }
+    }
+    bool sets_momentum() const override {
+      if constexpr (requires { kind.sets_momentum(); }) {
+        return kind.sets_momentum();
+      } else {
+        return requires { kind.momentum(int64_t{}, std::size_t{}); };
+      }
+    }
+    void check_groups(const std::vector<double>& base_lrs) const override {
+      if constexpr (requires { kind.check_groups(base_lrs); }) kind.check_groups(base_lrs);
+    }
+
+    Kind kind;
+  };
+
+  std::shared_ptr<const Interface> schedule_;
+};
+
+// Several schedules at once: the rate of the first is the base rate of the second, and so on, so
+// that factors multiply.
+struct Chained {
+  std::vector<LrSchedule> schedules = {};  // at least one; one that ignores its base rate, such as
+                                           // OneCycle with a max_lr, makes sense only as the first
+
+  double rate(double base_lr, int64_t step, std::size_t group = 0) const;
+  std::optional<double> momentum(int64_t step, std::size_t group = 0) const;
+  bool sets_momentum() const;
+  void validate() const;
+  void check_groups(const std::vector<double>& base_lrs) const;
+};
+
+// Several schedules one after the other. Each starts anew, with its own step 0 and the base rate, at
+// its milestone.
+struct Sequential {
+  std::vector<LrSchedule> schedules = {};  // at least one
+  std::vector<int64_t> milestones = {};  // the first step of the second, the third, ...; increasing
+
+  double rate(double base_lr, int64_t step, std::size_t group = 0) const;
+  std::optional<double> momentum(int64_t step, std::size_t group = 0) const;
+  bool sets_momentum() const;
+  void validate() const;
+  void check_groups(const std::vector<double>& base_lrs) const;
+};
+
+}  // namespace accelerant::optim
