@@ -1,70 +1,92 @@
-"""Turns the C++ snippets of a documentation page into a program: snippets.py page.md program.cpp
+"""Turns the C++ snippets of documentation pages into one program: snippets.py program.cpp page.md...
 
-Each snippet becomes a function; the fixture below declares what the page says they assume.
+Each snippet becomes a function. What it assumes is in fixtures/<page>.h beside this script: includes and
+declarations, then the line
+
+    // ---- in each snippet ----
+
+and what is put at the start of each function. Every page has a namespace of its own. The program runs
+all snippets, or those of the pages named as arguments.
 """
 
 import pathlib
 import re
 import sys
 
-FIXTURE = """\
-// Made from {page}.
-#include <accelerant/accelerant.h>
-#include <torch/torch.h>
+MARK = "// ---- in each snippet ----\n"
+SNIPPET = re.compile(r"^```cpp\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
-#include <iostream>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <thread>
-
+MAIN = """\
 namespace {{
 
-struct Fixture {{
-  torch::Device device{{torch::cuda::is_available() ? torch::kCUDA : torch::kCPU}};
-  torch::nn::Linear net{{4, 2}};
-  torch::nn::Linear other{{4, 2}};
-  torch::Tensor x = torch::randn({{8, 4}}, device);
-  torch::Tensor y = torch::randn({{8, 2}}, device);
-  Fixture() {{
-    net->to(device);
-    other->to(device);
-    other->forward(x).sum().backward();
-  }}
+struct Snippet {{
+  std::string_view page;
+  int line;
+  void (*run)();
 }};
 
-"""
+constexpr Snippet kSnippets[] = {{
+{table}}};
 
-SNIPPET = """\
-// {page}, line {line}.
-void snippet_{number}() {{
-  Fixture fixture;
-  [[maybe_unused]] auto& [device, net, other, x, y] = fixture;
-  torch::optim::SGD optimizer(net->parameters(), 0.1);
-  torch::optim::SGD other_optimizer(other->parameters(), 0.1);
-  accelerant::GradScaler scaler({{.device = device.type()}});
-  const auto loss_of = [&](const torch::Tensor& input, const torch::Tensor& target) {{
-    const accelerant::AutocastGuard autocast({{device.type(), torch::kHalf}});
-    return torch::mse_loss(net->forward(input), target);
-  }};
-  {{
-{code}  }}
+}}  // namespace
+
+int main(int argc, char** argv) {{
+  const std::vector<std::string_view> pages(argv + 1, argv + argc);
+  int count = 0;
+  for (const auto& [page, line, run] : kSnippets) {{
+    if (!pages.empty() && std::find(pages.begin(), pages.end(), page) == pages.end()) continue;
+    try {{
+      run();
+    }} catch (const std::exception& error) {{
+      std::cerr << "docs/" << page << ".md:" << line << ": " << error.what() << '\\n';
+      return 1;
+    }}
+    ++count;
+  }}
+  std::cout << count << " snippets ran\\n";
+  return count > 0 ? 0 : 1;  // a page without snippets is no page of this program
 }}
-
 """
 
 
-def main(page, program):
-    text = pathlib.Path(page).read_text()
-    name = pathlib.Path(page).name
-    parts = [FIXTURE.format(page=name)]
-    count = 0
-    for match in re.finditer(r"^```cpp\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+def page_source(page):
+    """The includes of a page, its namespace, and the rows of its snippets in the table."""
+    name = page.stem
+    fixture_file = pathlib.Path(__file__).parent / "fixtures" / f"{name}.h"
+    fixture = fixture_file.read_text()
+    if fixture.count(MARK) != 1:
+        sys.exit(f"{fixture_file}: the line '{MARK.strip()}' must be there once")
+    declarations, prologue = fixture.split(MARK)
+    includes = re.findall(r"^#include .*\n", declarations, re.MULTILINE)
+    declarations = re.sub(r"^#(include .*|pragma once)\n", "\n", declarations, flags=re.MULTILINE)
+    prologue_line = fixture[: fixture.index(MARK)].count("\n") + 2
+
+    # Compilers name the lines of the page and of the fixture, not those of the program.
+    parts = [f"namespace {name} {{\n#line 1 \"{fixture_file}\"\n{declarations}"]
+    rows = []
+    text = page.read_text()
+    for number, match in enumerate(SNIPPET.finditer(text)):
         line = text[: match.start(1)].count("\n") + 1
-        parts.append(SNIPPET.format(page=name, line=line, number=count, code=match.group(1)))
-        count += 1
-    calls = "".join(f"  snippet_{number}();\n" for number in range(count))
-    parts.append(f"}}  // namespace\n\nint main() {{\n{calls}}}\n")
-    pathlib.Path(program).write_text("".join(parts))
+        parts.append(
+            f"void snippet_{number}() {{\n"
+            f'#line {prologue_line} "{fixture_file}"\n{prologue}{{\n'
+            f'#line {line} "{page}"\n{match.group(1)}}}\n}}\n'
+        )
+        rows.append(f'    {{"{name}", {line}, {name}::snippet_{number}}},\n')
+    parts.append(f"}}  // namespace {name}\n\n")
+    return includes, "".join(parts), "".join(rows)
+
+
+def main(program, *pages):
+    includes = ["#include <algorithm>\n", "#include <exception>\n", "#include <iostream>\n"]
+    includes += ["#include <string_view>\n", "#include <vector>\n"]
+    namespaces, table = "", ""
+    for page in pages:
+        page_includes, namespace, rows = page_source(pathlib.Path(page))
+        includes += [include for include in page_includes if include not in includes]
+        namespaces += namespace
+        table += rows
+    pathlib.Path(program).write_text("".join(includes) + "\n" + namespaces + MAIN.format(table=table))
 
 
 if __name__ == "__main__":
