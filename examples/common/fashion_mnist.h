@@ -2,7 +2,8 @@
 // the original MNIST. Debian has it as the package dataset-fashion-mnist.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <accelerant/core/error.h>
+#include <accelerant/data/mnist.h>
 
 #include <string>
 
@@ -11,21 +12,24 @@ namespace examples {
 // Where the Debian package puts the files.
 inline const std::string fashion_mnist_folder = "/usr/share/datasets/fashion-mnist";
 
-struct LabelledImages {
-  at::Tensor images;  // uint8 [n, 1, 28, 28]
-  at::Tensor labels;  // int64 [n], each 0 to 9
-};
-
-struct FashionMnist {
-  LabelledImages train;  // 60 000
-  LabelledImages test;   // 10 000
-};
-
-// Reads the four gzip files in `folder`. Throws accelerant::Error that names the file if one is
-// missing, damaged, shorter or longer than it says, or does not fit the others.
-FashionMnist load_fashion_mnist(const std::string& folder);
+// Reads the set; where that fails, the error also tells where to get it.
+inline accelerant::data::Mnist load_fashion_mnist(const std::string& folder) {
+  try {
+    return accelerant::data::read_mnist(folder);
+  } catch (const accelerant::Error& error) {
+    throw accelerant::Error(
+        std::string("Fashion-MNIST: ") + error.what() +
+        "; get the data with `sudo apt-get install dataset-fashion-mnist` or name its folder with "
+        "`--data DIR`");
+  }
+}
 
 // The pictures as float32 with mean 0 and deviation 1 over the training set.
-at::Tensor normalised(const at::Tensor& images);
+inline at::Tensor normalised(const at::Tensor& images) {
+  // Mean and standard deviation of all pixels of the training set, where white is 1.
+  constexpr double mean = 0.2860;
+  constexpr double deviation = 0.3530;
+  return images.to(at::kFloat).div_(255).sub_(mean).div_(deviation);
+}
 
 }  // namespace examples

@@ -33,8 +33,8 @@ double median(std::vector<double> values) {
 // One network with the batch it trains on, and the time of each round.
 class Contestant {
  public:
-  Contestant(Precision precision, const Options& options, const examples::LabelledImages& train,
-             torch::Device device)
+  Contestant(Precision precision, const Options& options,
+             const accelerant::data::LabelledImages& train, torch::Device device)
       : trainer_(seeded(precision, options, device)),
         images_(train.images.slice(0, 0, options.batch_size)),
         labels_(train.labels.slice(0, 0, options.batch_size)),
@@ -75,7 +75,7 @@ class Contestant {
 
 }  // namespace
 
-SpeedComparison compare_with_fp32(const Options& options, const examples::FashionMnist& data,
+SpeedComparison compare_with_fp32(const Options& options, const accelerant::data::Mnist& data,
                                   torch::Device device) {
   Contestant chosen(options.precision, options, data.train, device);
   Contestant fp32(Precision::fp32, options, data.train, device);

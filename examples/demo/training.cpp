@@ -62,7 +62,7 @@ struct RunningSums {
   }
 };
 
-double test_accuracy(Trainer& trainer, const examples::LabelledImages& test) {
+double test_accuracy(Trainer& trainer, const accelerant::data::LabelledImages& test) {
   const int64_t count = test.labels.size(0);
   int64_t correct = 0;
   for (int64_t start = 0; start < count; start += test_batch) {
@@ -77,7 +77,7 @@ double test_accuracy(Trainer& trainer, const examples::LabelledImages& test) {
 
 }  // namespace
 
-TrainingResult train(const Options& options, const examples::FashionMnist& data,
+TrainingResult train(const Options& options, const accelerant::data::Mnist& data,
                      torch::Device device) {
   torch::manual_seed(static_cast<uint64_t>(options.seed));
   Trainer trainer(options.precision, device, options.width);

@@ -6,6 +6,18 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+namespace {
+
+// Needs zlib, which the program does not name itself.
+bool missing_files_are_refused() try {
+  accelerant::data::read_idx("no such file");
+  return false;
+} catch (const accelerant::Error&) {
+  return true;
+}
+
+}  // namespace
+
 int main() {
   torch::nn::Linear net(4, 1);
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
@@ -20,5 +32,5 @@ int main() {
   scaler.update();
   std::printf("accelerant %s: skipped %d, state %s\n", ACCELERANT_VERSION, skipped,
               scaler.state_dict().dump().c_str());
-  return skipped ? 1 : 0;
+  return !skipped && missing_files_are_refused() ? 0 : 1;
 }

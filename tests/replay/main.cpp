@@ -16,6 +16,7 @@ using nlohmann::json;
 
 const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"autocast", replay::replay_autocast},
+    {"readers", replay::replay_readers},
     {"scaler", replay::replay_scaler},
     {"schedule", replay::replay_schedule},
 };
@@ -51,7 +52,8 @@ int main(int argc, char** argv) {
       } catch (const std::exception& error) {
         result = {{"error", one_line(error.what())}};
       }
-      std::cout << result.dump() << std::endl;
+      // Messages may quote bytes of a file that are no UTF-8.
+      std::cout << result.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
     }
     return 0;
   }

@@ -11,7 +11,8 @@ const std::pair<const char*, at::ScalarType> kTypes[] = {
     {"float32", at::kFloat}, {"float64", at::kDouble},
     {"int64", at::kLong},    {"int32", at::kInt},
     {"bool", at::kBool},     {"complex64", at::kComplexFloat},
-    {"uint8", at::kByte},
+    {"uint8", at::kByte},    {"int8", at::kChar},
+    {"int16", at::kShort},
 };
 
 }  // namespace
