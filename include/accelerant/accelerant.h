@@ -1,6 +1,14 @@
 // All of Accelerant. Programs that care for compile time include the parts they use.
 #pragma once
 
+#include "accelerant/accelerator/accelerator.h"
+#include "accelerant/accelerator/accelerator_options.h"
+#include "accelerant/accelerator/accumulate_scope.h"
+#include "accelerant/accelerator/epochs.h"
+#include "accelerant/accelerator/jit_model.h"
+#include "accelerant/accelerator/model.h"
+#include "accelerant/accelerator/optimizer.h"
+#include "accelerant/accelerator/scheduler.h"
 #include "accelerant/amp/amp_optimizer.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/custom_function.h"
@@ -16,6 +24,8 @@
 #include "accelerant/data/text.h"
 #include "accelerant/data/text_windows.h"
 #include "accelerant/data/vocabulary.h"
+#include "accelerant/dist/environment.h"
+#include "accelerant/dist/split.h"
 #include "accelerant/optim/clip_grad.h"
 #include "accelerant/optim/lr_schedule.h"
 #include "accelerant/optim/lr_scheduler.h"

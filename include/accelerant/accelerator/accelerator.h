@@ -1,0 +1,332 @@
+// The Accelerator: a libtorch training loop gains mixed precision, gradient accumulation, clipping,
+// schedules and device placement by a few changed lines.
+//
+//   accelerant::Accelerator accelerator({.mixed_precision = accelerant::Precision::fp16,
+//                                        .gradient_accumulation = {.steps = 2}});
+//   auto [model, optimizer, loader, scheduler] = accelerator.prepare(net, adamw, batches, cosine);
+//
+//   for (auto epoch : accelerator.epochs(10)) {
+//     for (auto&& [data, target] : loader) {
+//       auto window = accelerator.accumulate(model);
+//       accelerator.backward(torch::nll_loss(model(data), target));
+//       accelerator.clip_grad_norm_(model, 1.0);
+//       optimizer.step();
+//       scheduler.step();
+//       optimizer.zero_grad();
+//     }
+//   }
+//
+// Names and meaning are those of Hugging Face Accelerate; docs/parity.md lists the differences. There
+// is no global state: two Accelerators in one process do not disturb each other. An Accelerator and
+// what it prepared belong to one thread at a time. It must outlive the use of what it prepared (a
+// handle used after that is an Error); objects given to prepare by name are borrowed and never
+// touched by a destructor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerant/accelerator/accelerator_options.h"
+#include "accelerant/accelerator/accumulate_scope.h"
+#include "accelerant/accelerator/epochs.h"
+#include "accelerant/accelerator/jit_model.h"
+#include "accelerant/accelerator/model.h"
+#include "accelerant/accelerator/optimizer.h"
+#include "accelerant/accelerator/prepare_traits.h"
+#include "accelerant/accelerator/scheduler.h"
+#include "accelerant/amp/autocast.h"
+#include "accelerant/amp/grad_scaler.h"
+#include "accelerant/data/loader.h"
+#include "accelerant/dist/environment.h"
+#include "accelerant/dist/split.h"
+#include "accelerant/optim/clip_grad.h"
+
+namespace accelerant {
+
+// A prepared loader has the type of the loader it was made from.
+template <class Batch>
+using Loader = data::Loader<Batch>;
+
+struct BackwardOptions {
+  // Keep the graph for another backward through it. Default: the same as create_graph.
+  std::optional<bool> retain_graph = std::nullopt;
+
+  // Record the backward itself, so that gradients can be differentiated.
+  bool create_graph = false;
+
+  // Only these tensors get gradients. Empty: all leaves.
+  std::vector<at::Tensor> inputs = {};
+
+  // The factor of each element of the loss, for a loss that is not a single number.
+  at::Tensor gradient = {};
+
+  // Throw Error if the loss is inf or nan, before anything else. Costs a wait for the device. false:
+  // under fp16 the step is skipped; otherwise the parameters become nan, as in PyTorch.
+  bool error_if_nonfinite = false;
+};
+
+// The scope of Accelerator::autocast().
+class [[nodiscard]] AutocastScope {
+ public:
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  friend class Accelerator;
+
+  explicit AutocastScope(const std::optional<AutocastOptions>& options) {
+    if (options) guard_.emplace(*options);
+  }
+
+  std::optional<AutocastGuard> guard_;  // none without mixed precision
+};
+
+class Accelerator {
+ public:
+  // Throws Error if an option, or an environment variable that stands in for one, is out of range or
+  // cannot be met.
+  explicit Accelerator(const AcceleratorOptions& options = {});
+  ~Accelerator();
+  Accelerator(Accelerator&&) noexcept;  // the source may then only be destroyed or assigned to
+  Accelerator& operator=(Accelerator&&) noexcept;
+
+  // --- Preparation ------------------------------------------------------------------------------
+
+  // Takes models, optimizers, loaders and schedules in any number and order and returns the prepared
+  // ones in that order: one as it is, several as a tuple. What is prepared already comes back
+  // unchanged, and preparing an object again gives the same prepared one.
+  template <class... Objects>
+  auto prepare(Objects&&... objects);
+
+  // Moves the module to the device and runs its forward in the Accelerator's precision.
+  template <class M>
+  auto prepare_model(M&& model, const PrepareModelOptions& options = {});
+
+  // LBFGS is refused under fp16: it evaluates the loss several times in a step.
+  Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer,
+                              const PrepareOptimizerOptions& options = {});
+  Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                              const PrepareOptimizerOptions& options = {});
+  Optimizer prepare_optimizer(const Optimizer& optimizer, const PrepareOptimizerOptions& = {});
+
+  // The prepared loader gives its batches on the device and tells the Accelerator about the end of
+  // an epoch. A torch::data loader is taken as a stream of batches.
+  template <class L>
+  auto prepare_data_loader(L&& loader);
+
+  // A schedule follows the optimizer it was made for. One of torch::optim does not tell which that
+  // is, so it follows all prepared optimizers.
+  Scheduler prepare_scheduler(optim::LrScheduler& scheduler);
+  Scheduler prepare_scheduler(optim::LrScheduler&& scheduler);
+  Scheduler prepare_scheduler(optim::ReduceLrOnPlateau& scheduler);
+  Scheduler prepare_scheduler(optim::ReduceLrOnPlateau&& scheduler);
+  Scheduler prepare_scheduler(torch::optim::LRScheduler& scheduler);
+  Scheduler prepare_scheduler(const Scheduler& scheduler);
+
+  // --- The loop ---------------------------------------------------------------------------------
+
+  // 0, 1, ..., count - 1.
+  Epochs epochs(int64_t count) const;
+
+  // Runs autograd on the loss, scaled under fp16. Inside accumulate() the gradients of a window add
+  // up to the mean over its micro-steps.
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {});
+
+  // For losses that are sums over items, such as tokens: the gradients of a window add up to the sum
+  // of all its losses divided by the number of all its items, however they are spread over the
+  // micro-steps. A number that lies on the device is not waited for. The division happens at the end of
+  // the window, when gradients are clipped, unscaled or stepped with. A window takes one form of
+  // backward only.
+  void backward(const at::Tensor& loss_sum, int64_t num_items, const BackwardOptions& options = {});
+  void backward(const at::Tensor& loss_sum, const at::Tensor& num_items,
+                const BackwardOptions& options = {});
+
+  // One micro-step of a window over these models; without models, over all. Calls with the same
+  // models share a window, calls with others have their own.
+  template <class... Models>
+  AccumulateScope accumulate(const Models&... models) {
+    static_assert((std::derived_from<Models, ModelBase> && ...),
+                  "Accelerator::accumulate takes prepared models");
+    return open_window({&models...});
+  }
+
+  // No exchange of gradients between processes inside.
+  NoSyncScope no_sync(const ModelBase& model);
+
+  // Clip gradients as the free functions do, after undoing the loss scale of the optimizers that own
+  // the parameters. In the middle of a window nothing happens, and clip_grad_norm_ returns nothing;
+  // otherwise the norm before clipping, on the device.
+  std::optional<at::Tensor> clip_grad_norm_(const ModelBase& model, double max_norm,
+                                            const NormOptions& options = {});
+  std::optional<at::Tensor> clip_grad_norm_(const std::vector<at::Tensor>& parameters,
+                                            double max_norm, const NormOptions& options = {});
+  void clip_grad_value_(const ModelBase& model, double clip_value);
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+
+  // Undoes the loss scale in the gradients of one optimizer, or of all, so that they can be looked
+  // at. Once in a window, further calls do nothing; so does a call in the middle of a window.
+  void unscale_gradients(const Optimizer& optimizer);
+  void unscale_gradients();
+
+  // Runs code outside a model's forward in the Accelerator's precision. Without mixed precision the
+  // scope does nothing.
+  AutocastScope autocast() const;
+  AutocastScope autocast(const AutocastSettings& settings) const;
+
+  // Whether the latest micro-step completed its window; true outside of any. Setting it by hand
+  // counts for optimizers that are not part of a window.
+  bool sync_gradients() const;
+  void set_sync_gradients(bool sync);
+
+  int64_t gradient_accumulation_steps() const;
+  void set_gradient_accumulation_steps(int64_t steps);
+
+  // Whether the last executed step of any prepared optimizer was skipped. May wait for the device.
+  bool optimizer_step_was_skipped() const;
+
+  // The micro-steps that the latest window holds so far; 0 when it is complete.
+  int64_t step() const;
+
+  // Optimizer updates in one epoch of the loader, prepared or not: what schedules are made for. An
+  // Error for a stream of unknown length.
+  template <class Batch>
+  int64_t updates_per_epoch(const data::Loader<Batch>& loader) const {
+    return updates_in(loader.placed(placement()).length());
+  }
+
+  // --- Properties -------------------------------------------------------------------------------
+
+  c10::Device device() const;
+  Precision mixed_precision() const;
+
+  // Enabled only under fp16.
+  GradScaler& scaler();
+
+  const dist::Environment& environment() const;
+  dist::DistributedType distributed_type() const { return environment().distributed_type; }
+  int64_t num_processes() const { return environment().num_processes; }
+  int64_t process_index() const { return environment().process_index; }
+  int64_t local_process_index() const { return environment().local_process_index; }
+  bool is_main_process() const { return environment().is_main_process(); }
+  bool is_local_main_process() const { return environment().is_local_main_process(); }
+  bool is_last_process() const { return environment().is_last_process(); }
+  bool use_distributed() const { return environment().use_distributed(); }
+
+  // The options in force, environment included: no optional field that has a fallback is empty.
+  const AcceleratorOptions& options() const;
+
+  bool split_batches() const { return options().data_loader.split_batches; }
+  std::optional<bool> dispatch_batches() const { return options().data_loader.dispatch_batches; }
+  bool even_batches() const { return options().data_loader.even_batches; }
+  bool non_blocking() const { return options().data_loader.non_blocking; }
+  const std::string& project_dir() const { return options().project.dir; }
+  const std::string& logging_dir() const;
+
+  // --- Around the loop --------------------------------------------------------------------------
+
+  // The original of a prepared model.
+  template <class M>
+  decltype(auto) unwrap_model(const Model<M>& model) const {
+    return model.module();
+  }
+
+  // Forgets everything that was prepared, empties the handles given, and gives cached device memory
+  // back. Other handles of what was forgotten are an Error when used.
+  template <class... Handles>
+  void free_memory(Handles&... handles) {
+    ((handles = Handles()), ...);
+    forget_everything();
+  }
+
+  // Prints the values with spaces between them and a newline, once on each machine.
+  template <class... Values>
+  void print(const Values&... values) const {
+    if (!is_local_main_process()) return;
+    std::ostringstream text;
+    const char* separator = "";
+    ((text << separator << values, separator = " "), ...);
+    print_line(text.str());
+  }
+
+  // Run f on the process named; what it returns comes back in an optional, empty elsewhere.
+  template <class F>
+  auto on_main_process(F&& f) const {
+    return run_if(is_main_process(), f);
+  }
+  template <class F>
+  auto on_local_main_process(F&& f) const {
+    return run_if(is_local_main_process(), f);
+  }
+  template <class F>
+  auto on_last_process(F&& f) const {
+    return run_if(is_last_process(), f);
+  }
+  template <class F>
+  auto on_process(int64_t index, F&& f) const {
+    return run_if(process_index() == index, f);
+  }
+  template <class F>
+  auto on_local_process(int64_t index, F&& f) const {
+    return run_if(local_process_index() == index, f);
+  }
+
+  // A flag that any process may raise and all see, for example to stop early. Checking lowers it.
+  void set_trigger();
+  bool check_trigger();
+
+  // This process's part of a vector, a tensor (along the first dimension), or a map of those: see
+  // dist/split.h. The argument is not changed.
+  template <class T>
+  T split_between_processes(const T& values, bool apply_padding = false) const {
+    return dist::split_between(values, process_index(), num_processes(), apply_padding);
+  }
+
+ private:
+  template <class F>
+  static auto run_if(bool here, F& f) {
+    if constexpr (std::is_void_v<std::invoke_result_t<F&>>) {
+      if (here) f();
+    } else {
+      std::optional<std::invoke_result_t<F&>> result;
+      if (here) result.emplace(f());
+      return result;
+    }
+  }
+
+  template <class Object>
+  auto prepare_one(Object&& object);
+  template <detail::Role role, class Object>
+  void prepare_early(Object& object);
+
+  std::shared_ptr<detail::ModelState> register_module(std::shared_ptr<torch::nn::Module> module,
+                                                      const PrepareModelOptions& options);
+  std::shared_ptr<detail::ModelState> register_module(torch::jit::Module& module,
+                                                      const PrepareModelOptions& options);
+  AccumulateScope open_window(const std::vector<const ModelBase*>& models);
+
+  data::Placement placement() const;
+  std::shared_ptr<void> find_loader(const void* original) const;
+  void add_loader(std::shared_ptr<const void> original, std::shared_ptr<void> prepared,
+                  std::shared_ptr<data::LoaderState> state);
+  int64_t updates_in(std::optional<int64_t> batches) const;
+
+  void forget_everything();
+  static void print_line(const std::string& line);
+
+  std::shared_ptr<detail::Core> core_;
+};
+
+}  // namespace accelerant
+
+#include "accelerant/accelerator/prepare.inl"

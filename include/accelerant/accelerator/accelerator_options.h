@@ -1,0 +1,111 @@
+// What an Accelerator can be told. All fields have defaults; name the ones you set:
+//
+//   accelerant::Accelerator accelerator({.mixed_precision = accelerant::Precision::bf16,
+//                                        .gradient_accumulation = {.steps = 4}});
+//
+// Fields that are std::optional fall back on the environment when they are left out, with the
+// variable names of Hugging Face Accelerate, so that a launcher can set them.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "accelerant/amp/grad_scaler.h"
+
+namespace accelerant {
+
+enum class Precision {
+  no,    // everything in the type of the weights, as a rule float32
+  fp16,  // autocast to float16 with loss scaling, on CPU too
+  bf16,  // autocast to bfloat16; needs no loss scaling
+};
+
+struct GradientAccumulationOptions {
+  // Micro-batches in a window, that is between two optimizer updates. At least 1.
+  // Default: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, else 1.
+  std::optional<int64_t> steps = std::nullopt;
+
+  // The last batch of the loader always ends a window, however short; the gradients are then the
+  // mean over what it holds. false: windows go on from one epoch to the next.
+  bool sync_with_dataloader = true;
+
+  // Processes exchange gradients at every micro-batch, which costs time and may save memory. The
+  // updates stay the same.
+  bool sync_each_batch = false;
+};
+
+// What prepare does to loaders. Where a field is empty, the loader's own option counts.
+struct DataLoaderOptions {
+  // A batch of the loader is the batch of all processes together, each taking its part. false: each
+  // process takes whole batches of that size.
+  bool split_batches = false;
+
+  // The main process reads for all and hands out parts. Default: only where the data set cannot be
+  // read by every process. With one process it changes nothing.
+  std::optional<bool> dispatch_batches = std::nullopt;
+
+  // Every process gets the same number of batches of the same size; the last are filled up from the
+  // start of the epoch.
+  bool even_batches = true;
+
+  // The seed of the order of samples.
+  std::optional<uint64_t> seed = std::nullopt;
+
+  // Batches are copied to the device while the host goes on.
+  bool non_blocking = true;
+
+  // Worker threads, and batches each of them prepares ahead.
+  std::optional<int64_t> workers = std::nullopt;
+  std::optional<int64_t> prefetch = std::nullopt;
+};
+
+// Autocast inside the models' forward and in Accelerator::autocast().
+struct AutocastSettings {
+  bool enabled = true;
+
+  // Whether 16-bit copies of weights are kept within one forward. Default: torch's, true.
+  std::optional<bool> cache_enabled = std::nullopt;
+};
+
+struct ProjectOptions {
+  std::string dir = {};          // where the project keeps its files; empty: none
+  std::string logging_dir = {};  // where trackers write; empty: the same
+};
+
+// What one step of a schedule stands for.
+enum class ScheduleUnit {
+  update,           // an optimizer update, whatever the number of processes
+  unsharded_batch,  // a batch of one process: num_processes for each update, as in Accelerate
+  sample,           // a sample of the data set, all processes together
+  call,             // a call of scheduler.step(), whether the optimizer stepped or not
+};
+
+struct AcceleratorOptions {
+  // Models and batches are moved to the device. false: the program places them itself.
+  bool device_placement = true;
+
+  // Use the CPU even where there is a GPU. Default: ACCELERATE_USE_CPU, else false.
+  std::optional<bool> cpu = std::nullopt;
+
+  // The device to use. Default: ACCELERATE_TORCH_DEVICE, else the first GPU, else the CPU.
+  std::optional<c10::Device> device = std::nullopt;
+
+  // Default: ACCELERATE_MIXED_PRECISION (no, fp16 or bf16), else no.
+  std::optional<Precision> mixed_precision = std::nullopt;
+
+  GradientAccumulationOptions gradient_accumulation = {};
+  DataLoaderOptions data_loader = {};
+
+  // Loss scaling for fp16. `device` and `enabled` are decided by the Accelerator: enabled = false
+  // here switches scaling off, true has no effect with other precisions.
+  GradScalerOptions scaler = {};
+
+  AutocastSettings autocast = {};
+  ProjectOptions project = {};
+  ScheduleUnit schedule_unit = ScheduleUnit::update;
+};
+
+}  // namespace accelerant

@@ -1,0 +1,64 @@
+// One micro-step of a window of accumulated gradients, from Accelerator::accumulate.
+//
+//   for (auto&& [data, target] : loader) {
+//     auto window = accelerator.accumulate(model);
+//     accelerator.backward(loss_of(model(data), target));
+//     optimizer.step();       // only where the window is complete
+//     optimizer.zero_grad();
+//   }
+//
+// Whether the micro-step completes the window is decided when the scope opens. When an exception
+// leaves the scope before an optimizer has stepped, the micro-step does not count.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace accelerant {
+
+class Accelerator;
+
+namespace detail {
+struct Core;
+class ModelState;
+struct Window;
+}  // namespace detail
+
+class [[nodiscard]] AccumulateScope {
+ public:
+  ~AccumulateScope();
+  AccumulateScope(const AccumulateScope&) = delete;
+  AccumulateScope& operator=(const AccumulateScope&) = delete;
+
+  // Whether this micro-step completes its window.
+  bool sync_gradients() const;
+
+  // Its place in the window, from 1.
+  int64_t micro_step() const;
+
+ private:
+  friend class Accelerator;
+
+  AccumulateScope(std::shared_ptr<detail::Core> core,
+                  std::vector<const detail::ModelState*> models);
+
+  std::shared_ptr<detail::Core> core_;
+  std::shared_ptr<detail::Window> window_;
+  int exceptions_at_entry_;
+};
+
+// A scope in which gradients are not exchanged between processes. With one process it does nothing.
+class [[nodiscard]] NoSyncScope {
+ public:
+  ~NoSyncScope() {}
+  NoSyncScope(const NoSyncScope&) = delete;
+  NoSyncScope& operator=(const NoSyncScope&) = delete;
+
+ private:
+  friend class Accelerator;
+
+  NoSyncScope() = default;
+};
+
+}  // namespace accelerant

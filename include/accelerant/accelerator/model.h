@@ -1,0 +1,190 @@
+// A prepared model. It is called like the module it was made from, in the Accelerator's precision:
+//
+//   auto model = accelerator.prepare_model(net);
+//   auto output = model(images);            // under autocast; the output comes back in float32
+//
+// There is no operator->: net->forward(x) would run in full precision, unnoticed. The original is
+// model.module().
+//
+// A Model is a cheap handle, copies mean the same model. Module holders and shared pointers are
+// shared, a module given by reference is borrowed and must outlive all use of the handle.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/ordered_dict.h>
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerant/amp/autocast.h"
+#include "accelerant/tensor/cast.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accelerant {
+
+class Accelerator;
+
+// Name and tensor, in the order of registration.
+using StateDict = torch::OrderedDict<std::string, at::Tensor>;
+
+struct PrepareModelOptions {
+  // Whether the model is moved to the Accelerator's device. Default: the Accelerator's own option.
+  std::optional<bool> device_placement = std::nullopt;
+
+  // For inference only: the model gets the precision and the device, and no gradients are expected.
+  bool evaluation_mode = false;
+
+  // Trainable 16-bit parameters become float32 in place, and autocast makes the 16-bit copies. With
+  // false they stay; float16 ones are then refused under fp16, whose scaler cannot serve them.
+  bool master_weights = false;
+};
+
+namespace detail {
+
+class ModelState;
+
+// What surrounds one call of forward.
+class [[nodiscard]] ForwardScope {
+ public:
+  explicit ForwardScope(const ModelState& state);
+
+  bool casts_outputs() const { return casts_outputs_; }
+
+ private:
+  std::optional<AutocastGuard> autocast_;
+  bool casts_outputs_ = false;
+};
+
+}  // namespace detail
+
+// What a prepared model offers whatever its module is.
+class ModelBase {
+ public:
+  // Training mode and evaluation mode, as of the module.
+  void train(bool on = true) const;
+  void eval() const { train(false); }
+  bool is_training() const;
+
+  // Moves the module, or casts its floating-point tensors, in place.
+  void to(c10::Device device) const;
+  void to(c10::ScalarType dtype) const;
+
+  std::vector<at::Tensor> parameters() const;
+  StateDict named_parameters() const;
+  std::vector<at::Tensor> buffers() const;
+  StateDict named_buffers() const;
+
+  // Parameters and buffers by name. They are the model's own tensors, not copies.
+  StateDict state_dict() const;
+
+  // Copies values into the model. Names and shapes must fit; with strict = false names may be
+  // missing on either side. All faults are listed in one Error before anything is changed.
+  void load_state_dict(const StateDict& state, bool strict = true) const;
+
+  // Handles of the same model are equal.
+  friend bool operator==(const ModelBase& a, const ModelBase& b) { return a.state_ == b.state_; }
+
+ protected:
+  ModelBase() = default;
+  explicit ModelBase(std::shared_ptr<detail::ModelState> state) : state_(std::move(state)) {}
+
+  // An Error for an empty handle.
+  detail::ModelState& state() const;
+
+ private:
+  friend class Accelerator;
+
+  std::shared_ptr<detail::ModelState> state_;
+};
+
+namespace detail {
+
+// torch::nn::Linear and everything made by TORCH_MODULE.
+template <class M>
+concept ModuleHolder = requires(const M& holder) {
+  typename M::ContainedType;
+  { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+};
+
+template <class M>
+concept ModuleObject = std::is_class_v<M> && std::derived_from<M, torch::nn::Module>;
+
+// How a Model keeps its module: holders as they are, all else by pointer.
+template <class M>
+struct ModuleTarget;
+
+template <ModuleHolder M>
+struct ModuleTarget<M> {
+  M holder{nullptr};
+  auto& implementation() const { return *holder.ptr(); }
+  M module() const { return holder; }
+};
+
+template <ModuleObject M>
+struct ModuleTarget<M> {
+  std::shared_ptr<M> pointer = {};
+  M& implementation() const { return *pointer; }
+  M& module() const { return *pointer; }
+};
+
+}  // namespace detail
+
+// M is a module holder (as in Model<torch::nn::Linear>), a class derived from torch::nn::Module, or
+// torch::jit::Module (see jit_model.h).
+template <class M>
+class Model : public ModelBase {
+ public:
+  // An empty handle, to be assigned to. Using it is an Error.
+  Model() = default;
+
+  // Calls the module's forward with any arguments it takes. Floating-point outputs of 16 bits come
+  // back as float32 under mixed precision, in containers and structs too.
+  template <class... Args>
+  auto operator()(Args&&... args) const {
+    using Output = std::remove_cvref_t<decltype(target_.implementation().forward(
+        std::forward<Args>(args)...))>;
+    const detail::ForwardScope scope(state());
+    if constexpr (std::is_void_v<Output>) {
+      target_.implementation().forward(std::forward<Args>(args)...);
+    } else {
+      static_assert(
+          UnderstoodNesting<Output>,
+          "Accelerator: the output of this model's forward may hold tensors that cannot be seen; "
+          "give its type a static visit_fields or specialise accelerant::NestedFields (see "
+          "accelerant/tensor/nested.h)");
+      Output output = target_.implementation().forward(std::forward<Args>(args)...);
+      if (scope.casts_outputs()) return to_float32(output);
+      return output;
+    }
+  }
+
+  template <class... Args>
+  auto forward(Args&&... args) const {
+    return (*this)(std::forward<Args>(args)...);
+  }
+
+  // The original: the holder, or a reference to the module.
+  decltype(auto) module() const {
+    state();
+    return target_.module();
+  }
+
+ private:
+  friend class Accelerator;
+
+  Model(std::shared_ptr<detail::ModelState> state, detail::ModuleTarget<M> target)
+      : ModelBase(std::move(state)), target_(std::move(target)) {}
+
+  detail::ModuleTarget<M> target_;
+};
+
+}  // namespace accelerant

@@ -1,0 +1,102 @@
+// The templates of Accelerator that sort out what they were given.
+#pragma once
+
+namespace accelerant {
+
+template <class M>
+auto Accelerator::prepare_model(M&& model, const PrepareModelOptions& options) {
+  using T = std::remove_cvref_t<M>;
+  if constexpr (std::derived_from<T, ModelBase>) {
+    return T(model);
+  } else if constexpr (detail::JitModule<T>) {
+    detail::require_named<M>();
+    return Model<T>(register_module(model, options));
+  } else if constexpr (detail::ModuleHolder<T>) {
+    return Model<T>(register_module(model.ptr(), options), {.holder = model});
+  } else if constexpr (detail::ModuleObject<detail::pointee_t<T>>) {
+    static_assert(
+        requires { model.use_count(); },
+        "Accelerator::prepare takes modules by reference, holder or shared pointer");
+    return Model<detail::pointee_t<T>>(register_module(model, options), {.pointer = model});
+  } else {
+    static_assert(detail::ModuleObject<T>,
+                  "Accelerator::prepare_model takes a torch::nn module holder, a shared pointer to "
+                  "a module, a module object or a torch::jit::Module");
+    detail::require_named<M>();
+    // Borrowed: the pointer owns nothing.
+    const std::shared_ptr<T> borrowed(std::shared_ptr<void>(), &model);
+    return Model<T>(register_module(borrowed, options), {.pointer = borrowed});
+  }
+}
+
+template <class L>
+auto Accelerator::prepare_data_loader(L&& loader) {
+  using T = std::remove_cvref_t<L>;
+  if constexpr (detail::TorchDataLoader<detail::pointee_t<T>>) {
+    detail::require_named<L>();
+    return prepare_data_loader(*loader);
+  } else if constexpr (detail::TorchDataLoader<T>) {
+    detail::require_named<L>();
+    using Prepared = decltype(data::loader(data::stream_of(loader)));
+    if (const auto known = find_loader(&loader)) return *std::static_pointer_cast<Prepared>(known);
+    const auto prepared =
+        std::make_shared<Prepared>(data::loader(data::stream_of(loader)).placed(placement()));
+    add_loader(std::shared_ptr<const void>(std::shared_ptr<void>(), &loader), prepared,
+               prepared->state());
+    return *prepared;
+  } else {
+    static_assert(detail::is_loader<T>,
+                  "Accelerator::prepare_data_loader takes a loader made by "
+                  "accelerant::data::loader or a torch::data loader");
+    if (const auto known = find_loader(loader.state().get())) {
+      return *std::static_pointer_cast<T>(known);
+    }
+    const auto prepared = std::make_shared<T>(loader.placed(placement()));
+    add_loader(loader.state(), prepared, prepared->state());
+    return *prepared;
+  }
+}
+
+template <class Object>
+auto Accelerator::prepare_one(Object&& object) {
+  using T = std::remove_cvref_t<Object>;
+  constexpr detail::Role role = detail::role_of<Object>();
+  if constexpr (role == detail::Role::model) {
+    return prepare_model(std::forward<Object>(object));
+  } else if constexpr (role == detail::Role::optimizer) {
+    if constexpr (detail::OptimizerObject<T>) detail::require_named<Object>();
+    if constexpr (requires { object.get_deleter(); }) {
+      detail::require_named<Object>();
+      return prepare_optimizer(*object);
+    } else {
+      return prepare_optimizer(object);
+    }
+  } else if constexpr (role == detail::Role::loader) {
+    return prepare_data_loader(std::forward<Object>(object));
+  } else if constexpr (role == detail::Role::scheduler) {
+    if constexpr (detail::TorchScheduler<T>) detail::require_named<Object>();
+    return prepare_scheduler(std::forward<Object>(object));
+  }
+}
+
+template <detail::Role role, class Object>
+void Accelerator::prepare_early(Object& object) {
+  if constexpr (detail::role_of<Object&>() == role) prepare_one(object);
+}
+
+template <class... Objects>
+auto Accelerator::prepare(Objects&&... objects) {
+  static_assert(sizeof...(Objects) > 0, "Accelerator::prepare needs something to prepare");
+  (detail::require_preparable<Objects>(), ...);
+  // Optimizers are checked against the models, and schedules look for their optimizers, whatever the
+  // order they were given in.
+  (prepare_early<detail::Role::model>(objects), ...);
+  (prepare_early<detail::Role::optimizer>(objects), ...);
+  if constexpr (sizeof...(Objects) == 1) {
+    return prepare_one(std::forward<Objects>(objects)...);
+  } else {
+    return std::tuple{prepare_one(std::forward<Objects>(objects))...};
+  }
+}
+
+}  // namespace accelerant

@@ -1,0 +1,115 @@
+#include "accelerant/accelerator/accelerator.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "accelerant/accelerator/clear_device_cache.h"
+#include "accelerant/core/error.h"
+#include "accelerator/core.h"
+#include "accelerator/model_state.h"
+#include "accelerator/optimizer_state.h"
+#include "accelerator/scheduler_state.h"
+
+namespace accelerant {
+
+Accelerator::Accelerator(const AcceleratorOptions& options)
+    : core_(std::make_shared<detail::Core>(options)) {}
+
+Accelerator::~Accelerator() = default;
+Accelerator::Accelerator(Accelerator&&) noexcept = default;
+Accelerator& Accelerator::operator=(Accelerator&&) noexcept = default;
+
+Epochs Accelerator::epochs(int64_t count) const {
+  if (count < 0) {
+    throw Error(ErrorDetails{
+        .problem = "epochs() got a wrong number", .expected = "0 or more", .got = c10::str(count)});
+  }
+  return {0, count};
+}
+
+NoSyncScope Accelerator::no_sync(const ModelBase& model) {
+  model.state();
+  return {};
+}
+
+AutocastScope Accelerator::autocast() const { return autocast(options().autocast); }
+
+AutocastScope Accelerator::autocast(const AutocastSettings& settings) const {
+  return AutocastScope(core_->autocast_options(settings));
+}
+
+bool Accelerator::sync_gradients() const {
+  const detail::Window* latest = core_->accumulation.latest();
+  return latest != nullptr ? latest->complete : core_->manual_sync;
+}
+
+void Accelerator::set_sync_gradients(bool sync) { core_->manual_sync = sync; }
+
+int64_t Accelerator::gradient_accumulation_steps() const {
+  return *options().gradient_accumulation.steps;
+}
+
+void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
+  if (steps < 1) {
+    throw Error(ErrorDetails{.problem = "gradient_accumulation_steps is out of range",
+                             .expected = "at least 1",
+                             .got = c10::str(steps)});
+  }
+  core_->options.gradient_accumulation.steps = steps;
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return std::any_of(core_->optimizers.begin(), core_->optimizers.end(), [](const auto& optimizer) {
+    return optimizer->last_step() && optimizer->last_step()->skipped();
+  });
+}
+
+int64_t Accelerator::step() const {
+  const detail::Window* latest = core_->accumulation.latest();
+  if (latest == nullptr || (latest->complete && !latest->in_scope)) return 0;
+  return latest->micro_steps;
+}
+
+int64_t Accelerator::updates_in(std::optional<int64_t> batches) const {
+  if (!batches) {
+    throw Error(ErrorDetails{.problem = "The updates of an epoch cannot be told",
+                             .expected = "a loader that knows its length",
+                             .got = "a stream without size()",
+                             .hint = "count the steps of the schedule in another way"});
+  }
+  const int64_t steps = gradient_accumulation_steps();
+  return options().gradient_accumulation.sync_with_dataloader ? (*batches + steps - 1) / steps
+                                                              : *batches / steps;
+}
+
+c10::Device Accelerator::device() const { return *options().device; }
+Precision Accelerator::mixed_precision() const { return *options().mixed_precision; }
+GradScaler& Accelerator::scaler() { return core_->scaler; }
+const dist::Environment& Accelerator::environment() const { return core_->environment; }
+const AcceleratorOptions& Accelerator::options() const { return core_->options; }
+const std::string& Accelerator::logging_dir() const { return options().project.logging_dir; }
+
+void Accelerator::forget_everything() {
+  for (const auto& model : core_->models) model->forget();
+  for (const auto& optimizer : core_->optimizers) optimizer->forget();
+  for (const auto& scheduler : core_->schedulers) scheduler->forget();
+  core_->models.clear();
+  core_->optimizers.clear();
+  core_->schedulers.clear();
+  core_->loaders.clear();
+  core_->accumulation.clear();
+  clear_device_cache();
+}
+
+void Accelerator::print_line(const std::string& line) {
+  std::fprintf(stdout, "%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void Accelerator::set_trigger() { core_->trigger = true; }
+
+bool Accelerator::check_trigger() { return std::exchange(core_->trigger, false); }
+
+}  // namespace accelerant

@@ -1,0 +1,75 @@
+#include "accelerator/core.h"
+
+#include <algorithm>
+
+#include "accelerant/core/error.h"
+#include "accelerator/optimizer_state.h"
+#include "accelerator/resolve_options.h"
+
+namespace accelerant::detail {
+
+Core::Core(AcceleratorOptions given)
+    : options(resolve(std::move(given))),
+      environment(dist::Environment::detect()),
+      scaler(options.scaler) {
+  // Better refused now than at the first forward.
+  if (const auto autocast = autocast_options(options.autocast)) AutocastGuard{*autocast};
+}
+
+WindowRules Core::window_rules() const {
+  return {.steps = *options.gradient_accumulation.steps,
+          .sync_with_dataloader = options.gradient_accumulation.sync_with_dataloader};
+}
+
+LoaderProgress Core::loader_progress() const {
+  if (active_loaders.empty()) return {};
+  const data::LoaderState& loader = *active_loaders.back();
+  return {.is_last = loader.is_last_batch(),
+          .batches_left = loader.batches_left(),
+          .samples = loader.current_samples()};
+}
+
+std::optional<AutocastOptions> Core::autocast_options(const AutocastSettings& settings) const {
+  if (*options.mixed_precision == Precision::no) return std::nullopt;
+  return AutocastOptions{
+      .device_type = options.device->type(),
+      .dtype = *options.mixed_precision == Precision::fp16 ? at::kHalf : at::kBFloat16,
+      .enabled = settings.enabled,
+      .cache_enabled = settings.cache_enabled};
+}
+
+void Core::update_scaler_if_due() {
+  if (!scaler.is_enabled() || accumulation.holds_gradients()) return;
+  const bool due = std::any_of(optimizers.begin(), optimizers.end(),
+                               [](const auto& optimizer) { return optimizer->was_checked(); });
+  if (due) update_scaler();
+}
+
+void Core::update_scaler() {
+  scaler.update();
+  for (const auto& optimizer : optimizers) optimizer->begin_iteration();
+}
+
+std::vector<OptimizerState*> Core::owners_of(const std::vector<at::Tensor>& tensors) const {
+  std::vector<OptimizerState*> owners;
+  for (const auto& optimizer : optimizers) {
+    if (optimizer->owns_any_of(tensors)) owners.push_back(optimizer.get());
+  }
+  return owners;
+}
+
+std::shared_ptr<Core> require_core(const std::weak_ptr<Core>& core) {
+  if (auto alive = core.lock()) return alive;
+  throw Error(ErrorDetails{.problem = "A prepared object outlived its Accelerator",
+                           .expected = "an Accelerator that lives while its objects are used",
+                           .got = "one that is gone, or whose free_memory() was called",
+                           .hint = "prepare the object again"});
+}
+
+void refuse_empty_handle(const char* what) {
+  throw Error(ErrorDetails{.problem = std::string("An empty ") + what + " was used",
+                           .expected = "one that prepare() returned",
+                           .got = "a default-constructed or emptied handle"});
+}
+
+}  // namespace accelerant::detail

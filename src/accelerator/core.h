@@ -1,0 +1,67 @@
+// What an Accelerator and everything it prepared share. It holds the registries and the rules that
+// concern several of them; each prepared object's own behaviour is in its *_state.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "accelerant/accelerator/accelerator_options.h"
+#include "accelerant/amp/autocast.h"
+#include "accelerant/amp/grad_scaler.h"
+#include "accelerant/data/loader_state.h"
+#include "accelerant/dist/environment.h"
+#include "accelerator/accumulation.h"
+
+namespace accelerant::detail {
+
+class ModelState;
+class OptimizerState;
+class SchedulerState;
+
+struct PreparedLoader {
+  std::shared_ptr<const void> original;  // kept, so that its address stays its own
+  std::shared_ptr<void> handle;          // a data::Loader<Batch>
+  std::shared_ptr<data::LoaderState> state;
+};
+
+struct Core : std::enable_shared_from_this<Core> {
+  explicit Core(AcceleratorOptions given);
+
+  WindowRules window_rules() const;
+
+  // Of the loop that is innermost now; none outside of any.
+  LoaderProgress loader_progress() const;
+
+  // The autocast that mixed precision asks for; empty without it.
+  std::optional<AutocastOptions> autocast_options(const AutocastSettings& settings) const;
+
+  // Ends the scaler's iteration if an optimizer was unscaled or stepped since the last one, and no
+  // gradients of the present scale are still being gathered.
+  void update_scaler_if_due();
+  void update_scaler();
+
+  // The prepared optimizers that own one of the tensors.
+  std::vector<OptimizerState*> owners_of(const std::vector<at::Tensor>& tensors) const;
+
+  AcceleratorOptions options;
+  dist::Environment environment;
+  GradScaler scaler;
+  Accumulation accumulation;
+  bool manual_sync = true;  // sync_gradients for optimizers outside of all windows
+  bool trigger = false;
+  bool warned_of_missing_window = false;
+
+  std::vector<std::shared_ptr<ModelState>> models;
+  std::vector<std::shared_ptr<OptimizerState>> optimizers;
+  std::vector<std::shared_ptr<SchedulerState>> schedulers;
+  std::vector<PreparedLoader> loaders;
+  std::vector<data::LoaderState*> active_loaders;  // innermost loop last
+};
+
+// The Core of a prepared object; an Error if the Accelerator is gone or has forgotten the object.
+std::shared_ptr<Core> require_core(const std::weak_ptr<Core>& core);
+
+// Throws the Error for using an empty handle.
+[[noreturn]] void refuse_empty_handle(const char* what);
+
+}  // namespace accelerant::detail

@@ -1,0 +1,115 @@
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+#include <torch/csrc/jit/api/module.h>
+
+#include "accelerant/accelerator/jit_model.h"
+#include "accelerator/model_state.h"
+#include "accelerator/module_access.h"
+
+namespace accelerant {
+namespace detail {
+namespace {
+
+template <class NamedTensors>
+void insert_all(const NamedTensors& tensors, StateDict& state) {
+  for (const auto& item : tensors) state.insert(item.name, item.value);
+}
+
+class JitModuleAccess : public ModuleAccess {
+ public:
+  explicit JitModuleAccess(const torch::jit::Module& module) : module_(module) {}
+
+  const void* identity() const override { return module_._ivalue().get(); }
+  void train(bool on) override { module_.train(on); }
+  bool is_training() const override { return module_.is_training(); }
+  void to(c10::Device device) override { module_.to(device); }
+  void to(c10::ScalarType dtype) override { module_.to(dtype); }
+
+  StateDict named_parameters() const override {
+    StateDict parameters;
+    insert_all(module_.named_parameters(), parameters);
+    return parameters;
+  }
+
+  StateDict named_buffers() const override {
+    StateDict buffers;
+    insert_all(module_.named_buffers(), buffers);
+    return buffers;
+  }
+
+  StateDict state_dict() const override {
+    StateDict state;
+    collect_state(module_, "", state);
+    return state;
+  }
+
+  torch::jit::Module* jit_module() override { return &module_; }
+
+ private:
+  static void collect_state(const torch::jit::Module& module, const std::string& prefix,
+                            StateDict& state) {
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      state.insert(prefix + item.name, item.value);
+    }
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+      state.insert(prefix + item.name, item.value);
+    }
+    for (const auto& child : module.named_children()) {
+      collect_state(child.value, prefix + child.name + ".", state);
+    }
+  }
+
+  torch::jit::Module module_;  // a handle of its own, on the same module
+};
+
+// to_float32 for values whose structure is known at run time only.
+c10::IValue to_float32(const c10::IValue& value) {
+  if (value.isTensor()) return accelerant::to_float32(value.toTensor());
+  if (value.isTuple()) {
+    const auto tuple = value.toTuple();
+    std::vector<c10::IValue> elements;
+    for (const c10::IValue& element : tuple->elements()) elements.push_back(to_float32(element));
+    // The type carries the names of a named tuple.
+    return c10::ivalue::Tuple::createNamed(std::move(elements), tuple->type());
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> tensors;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      tensors.push_back(accelerant::to_float32(tensor));
+    }
+    return tensors;
+  }
+  if (value.isList()) {
+    const auto list = value.toList();
+    auto result = c10::impl::GenericList(list.elementType());
+    for (std::size_t i = 0; i < list.size(); ++i) result.push_back(to_float32(list.get(i)));
+    return result;
+  }
+  if (value.isGenericDict()) {
+    const auto dict = value.toGenericDict();
+    auto result = c10::impl::GenericDict(dict.keyType(), dict.valueType());
+    for (const auto& entry : dict) result.insert(entry.key(), to_float32(entry.value()));
+    return result;
+  }
+  return value;
+}
+
+}  // namespace
+
+std::unique_ptr<ModuleAccess> access_to(const torch::jit::Module& module) {
+  return std::make_unique<JitModuleAccess>(module);
+}
+
+}  // namespace detail
+
+torch::jit::Module& Model<torch::jit::Module>::module() const {
+  return *state().module().jit_module();
+}
+
+c10::IValue Model<torch::jit::Module>::forward_values(std::vector<c10::IValue> inputs) const {
+  const detail::ForwardScope scope(state());
+  c10::IValue output = module().forward(std::move(inputs));
+  return scope.casts_outputs() ? detail::to_float32(output) : output;
+}
+
+}  // namespace accelerant

@@ -1,0 +1,99 @@
+#include "accelerator/model_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+
+#include "accelerant/core/error.h"
+
+namespace accelerant::detail {
+namespace {
+
+bool is_trainable_16_bit(const at::Tensor& parameter) {
+  return parameter.requires_grad() &&
+         (parameter.scalar_type() == at::kHalf || parameter.scalar_type() == at::kBFloat16);
+}
+
+// The first few names, so that a large model gives a readable message.
+std::string listed(const std::vector<std::string>& names) {
+  constexpr std::size_t shown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(shown, names.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > shown) text += c10::str(" and ", names.size() - shown, " more");
+  return text;
+}
+
+void refuse_float16_parameters(const StateDict& parameters) {
+  std::vector<std::string> names;
+  for (const auto& item : parameters) {
+    if (item.value().requires_grad() && item.value().scalar_type() == at::kHalf) {
+      names.push_back(item.key());
+    }
+  }
+  if (names.empty()) return;
+  throw Error(ErrorDetails{
+      .problem = "The model has trainable float16 parameters, whose gradients cannot be unscaled",
+      .expected = "float32 parameters under fp16; autocast makes the float16 copies",
+      .got = listed(names),
+      .hint = "ask for float32 weights with prepare_model(model, {.master_weights = true}), or "
+              "convert the model with to(torch::kFloat32)"});
+}
+
+void make_master_weights(const StateDict& parameters) {
+  for (const auto& item : parameters) {
+    at::Tensor parameter = item.value();
+    if (is_trainable_16_bit(parameter)) parameter.set_data(parameter.detach().to(at::kFloat));
+  }
+}
+
+// Autocast serves one type of device; a model elsewhere would silently run in full precision.
+void require_device(const std::vector<at::Tensor>& parameters, const Core& core) {
+  if (parameters.empty() || *core.options.mixed_precision == Precision::no) return;
+  const c10::Device device = parameters.front().device();
+  if (device.type() == core.options.device->type()) return;
+  throw Error(ErrorDetails{.problem = "The model is not where mixed precision is",
+                           .expected = c10::str("parameters on ", *core.options.device),
+                           .got = c10::str("parameters on ", device),
+                           .hint = "leave device_placement on, and do not move a prepared model"});
+}
+
+}  // namespace
+
+ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<ModuleAccess> module,
+                       const PrepareModelOptions& options)
+    : core_(core), module_(std::move(module)) {
+  const StateDict named = module_->named_parameters();
+  if (options.master_weights) {
+    make_master_weights(named);
+  } else if (core->scaler.is_enabled() && !options.evaluation_mode) {
+    refuse_float16_parameters(named);
+  }
+  if (options.device_placement.value_or(core->options.device_placement)) {
+    module_->to(*core->options.device);
+  }
+  parameters_ = named.values();
+  require_device(parameters_, *core);
+
+  // Names for overflow reports; the first model needs nothing to tell it from others.
+  const std::size_t number = core->models.size();
+  core->scaler.name_parameters(named, number == 0 ? "" : c10::str("model_", number, "."));
+}
+
+ForwardScope::ForwardScope(const ModelState& state) {
+  const auto core = state.core();
+  auto autocast = core->autocast_options(core->options.autocast);
+  if (!autocast) return;
+  require_device(state.parameters(), *core);
+  // Copies of weights made without gradients must not serve a training forward in the same outer
+  // scope: it would get no gradients.
+  if (!at::GradMode::is_enabled() && is_autocast_enabled(autocast->device_type)) {
+    autocast->cache_enabled = false;
+  }
+  autocast_.emplace(*autocast);
+  casts_outputs_ = true;
+}
+
+}  // namespace accelerant::detail

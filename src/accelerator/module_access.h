@@ -1,0 +1,42 @@
+// One view of the two kinds of modules libtorch has.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <memory>
+#include <string>
+
+#include "accelerant/accelerator/model.h"
+
+namespace torch::jit {
+struct Module;
+}
+
+namespace accelerant::detail {
+
+class ModuleAccess {
+ public:
+  virtual ~ModuleAccess() = default;
+
+  // The same for every handle of one module, different for different modules that are alive.
+  virtual const void* identity() const = 0;
+
+  virtual void train(bool on) = 0;
+  virtual bool is_training() const = 0;
+  virtual void to(c10::Device device) = 0;
+  virtual void to(c10::ScalarType dtype) = 0;
+  virtual StateDict named_parameters() const = 0;
+  virtual StateDict named_buffers() const = 0;
+
+  // Parameters and buffers, module by module.
+  virtual StateDict state_dict() const = 0;
+
+  // Null but for torch::jit.
+  virtual torch::jit::Module* jit_module() { return nullptr; }
+};
+
+std::unique_ptr<ModuleAccess> access_to(std::shared_ptr<torch::nn::Module> module);
+std::unique_ptr<ModuleAccess> access_to(const torch::jit::Module& module);
+
+}  // namespace accelerant::detail

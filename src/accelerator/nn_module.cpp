@@ -1,0 +1,48 @@
+#include <torch/nn/module.h>
+
+#include "accelerator/module_access.h"
+
+namespace accelerant::detail {
+namespace {
+
+// In Python's order: a module's own parameters, its own buffers, then its children.
+void collect_state(const torch::nn::Module& module, const std::string& prefix, StateDict& state) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    state.insert(prefix + item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    state.insert(prefix + item.key(), item.value());
+  }
+  for (const auto& child : module.named_children()) {
+    collect_state(*child.value(), prefix + child.key() + ".", state);
+  }
+}
+
+class NnModule : public ModuleAccess {
+ public:
+  explicit NnModule(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
+
+  const void* identity() const override { return module_.get(); }
+  void train(bool on) override { module_->train(on); }
+  bool is_training() const override { return module_->is_training(); }
+  void to(c10::Device device) override { module_->to(device); }
+  void to(c10::ScalarType dtype) override { module_->to(dtype); }
+  StateDict named_parameters() const override { return module_->named_parameters(); }
+  StateDict named_buffers() const override { return module_->named_buffers(); }
+  StateDict state_dict() const override {
+    StateDict state;
+    collect_state(*module_, "", state);
+    return state;
+  }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+};
+
+}  // namespace
+
+std::unique_ptr<ModuleAccess> access_to(std::shared_ptr<torch::nn::Module> module) {
+  return std::make_unique<NnModule>(std::move(module));
+}
+
+}  // namespace accelerant::detail

@@ -1,0 +1,189 @@
+#include "accelerator/optimizer_state.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <c10/util/StringUtil.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <map>
+
+#include "accelerant/core/error.h"
+#include "accelerator/model_state.h"
+#include "accelerator/optimizer_placement.h"
+
+namespace accelerant::detail {
+namespace {
+
+// Calls f with every parameter, until it returns true.
+template <class F>
+bool any_parameter(torch::optim::Optimizer& optimizer, F&& f) {
+  for (auto& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      if (f(parameter)) return true;
+    }
+  }
+  return false;
+}
+
+bool has_gradients(torch::optim::Optimizer& optimizer) {
+  return any_parameter(optimizer,
+                       [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+}
+
+bool contains_any(const std::unordered_set<const c10::TensorImpl*>& set,
+                  const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return set.contains(tensor.unsafeGetTensorImpl());
+  });
+}
+
+// One call for all dense gradients of a device.
+void multiply(const std::vector<at::Tensor>& gradients, const Correction& correction) {
+  std::map<std::string, std::vector<at::Tensor>> dense;
+  for (const at::Tensor& gradient : gradients) {
+    if (gradient.is_sparse()) {
+      if (correction.device_factor.defined()) {
+        gradient.mul_(correction.device_factor.to(gradient.device()));
+      } else {
+        gradient.mul_(correction.factor);
+      }
+    } else {
+      dense[gradient.device().str()].push_back(gradient);
+    }
+  }
+  for (const auto& [device, list] : dense) {
+    if (correction.device_factor.defined()) {
+      at::_foreach_mul_(list, correction.device_factor.to(list.front().device()));
+    } else {
+      at::_foreach_mul_(list, correction.factor);
+    }
+  }
+}
+
+}  // namespace
+
+OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
+                               std::shared_ptr<torch::optim::Optimizer> optimizer,
+                               const PrepareOptimizerOptions& options)
+    : core_(core), optimizer_(std::move(optimizer)), loose_parameters_(options.loose_parameters) {
+  if (core->scaler.is_enabled() &&
+      dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
+    throw Error(ErrorDetails{.problem = "LBFGS cannot be used with loss scaling",
+                             .expected = "an optimizer that evaluates the loss once in a step",
+                             .got = "LBFGS under fp16",
+                             .hint = "use bf16 or no mixed precision, or another optimizer"});
+  }
+  if (options.device_placement.value_or(core->options.device_placement)) {
+    move_state_to_parameters(*optimizer_);
+  }
+}
+
+bool OptimizerState::is_at_boundary() const {
+  return window_ ? window_->complete : require_core(core_)->manual_sync;
+}
+
+StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
+  const auto core = require_core(core_);
+  if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
+  if (!last_step_) require_prepared_model();
+
+  if (closure) {
+    // The scaler, if enabled, says why it cannot be.
+    last_step_ = core->scaler.step(*optimizer_, closure);
+  } else if (!has_gradients(*optimizer_)) {
+    return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
+  } else {
+    // Another window that was left half-way must not hold the scaler up for good.
+    if (stepped_ && core->accumulation.holds_gradients()) core->update_scaler();
+    correct_gradients();
+    last_step_ = core->scaler.step(*optimizer_);
+  }
+  stepped_ = true;
+  if (window_) window_->stepped = true;
+  // In an autocast scope around several iterations, copies of the weights would be out of date now.
+  at::autocast::clear_cache();
+  return *last_step_;
+}
+
+void OptimizerState::zero_grad(bool set_to_none) {
+  require_core(core_);
+  // Called in front of the backward, it is meant for what the window before has left; what this
+  // window has gathered must stay.
+  const bool before_backward = window_ && window_->in_scope && !window_->backward_ran;
+  const bool may_clear = before_backward ? window_->micro_steps == 1 : is_at_boundary();
+  if (may_clear) optimizer_->zero_grad(set_to_none);
+}
+
+void OptimizerState::finish_gradients() {
+  const auto core = require_core(core_);
+  if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
+  correct_gradients();
+  if (!core->scaler.is_enabled() || unscaled_ || stepped_) return;
+  core->scaler.unscale_(*optimizer_);
+  unscaled_ = true;
+}
+
+void OptimizerState::correct_gradients() {
+  if (!window_) return;
+  const Correction correction = correction_of(*window_);
+  if (!correction.is_needed()) return;
+  std::vector<at::Tensor> gradients;
+  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+    const bool first_time = parameter.grad().defined() &&
+                            window_->corrected.insert(parameter.unsafeGetTensorImpl()).second;
+    if (first_time) gradients.push_back(parameter.grad());
+    return false;
+  });
+  if (!gradients.empty()) multiply(gradients, correction);
+}
+
+const OptimizerState::Ownership& OptimizerState::ownership() const {
+  const auto core = require_core(core_);
+  std::size_t count = 0;
+  for (const auto& group : optimizer_->param_groups()) count += group.params().size();
+  if (ownership_.parameter_count == count && ownership_.model_count == core->models.size()) {
+    return ownership_;
+  }
+  ownership_ = {.parameter_count = count, .model_count = core->models.size()};
+  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+    ownership_.tensors.insert(parameter.unsafeGetTensorImpl());
+    return false;
+  });
+  for (const auto& model : core->models) {
+    if (contains_any(ownership_.tensors, model->parameters())) {
+      ownership_.models.push_back(model.get());
+    }
+  }
+  return ownership_;
+}
+
+bool OptimizerState::owns_any_of(const std::vector<at::Tensor>& tensors) const {
+  return contains_any(ownership().tensors, tensors);
+}
+
+bool OptimizerState::is_concerned_by(const std::vector<const ModelState*>& models) const {
+  const auto& own = ownership().models;
+  if (models.empty() || own.empty()) return true;
+  return std::any_of(models.begin(), models.end(), [&](const ModelState* model) {
+    return std::find(own.begin(), own.end(), model) != own.end();
+  });
+}
+
+int64_t OptimizerState::samples_of_update() const {
+  return window_ ? window_->samples : require_core(core_)->loader_progress().samples;
+}
+
+void OptimizerState::require_prepared_model() const {
+  if (loose_parameters_ || !ownership().models.empty()) return;
+  throw Error(
+      ErrorDetails{.problem = "None of the optimizer's parameters belongs to a prepared model",
+                   .expected = "the model in prepare() together with its optimizer",
+                   .got = c10::str("an optimizer over ", ownership().tensors.size(),
+                                   " tensors of no prepared model"),
+                   .hint = "prepare the model, too; for tensors that are in no model use "
+                           "prepare_optimizer(optimizer, {.loose_parameters = true})"});
+}
+
+}  // namespace accelerant::detail

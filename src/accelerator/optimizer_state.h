@@ -1,0 +1,78 @@
+// What lies behind the handles of one prepared optimizer.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+#include "accelerant/accelerator/optimizer.h"
+#include "accelerator/core.h"
+
+namespace accelerant::detail {
+
+class OptimizerState {
+ public:
+  OptimizerState(const std::shared_ptr<Core>& core,
+                 std::shared_ptr<torch::optim::Optimizer> optimizer,
+                 const PrepareOptimizerOptions& options);
+
+  torch::optim::Optimizer& optimizer() const { return *optimizer_; }
+
+  StepResult step(const std::function<at::Tensor()>& closure);
+  void zero_grad(bool set_to_none);
+
+  // The result of the last step that was executed; none before the first.
+  const std::optional<StepResult>& last_step() const { return last_step_; }
+
+  // Whether a step would be executed now.
+  bool is_at_boundary() const;
+
+  // Makes the gradients what the optimizer will see: the window's correction and the loss scale are
+  // undone. Only at a boundary; further calls do nothing.
+  void finish_gradients();
+
+  // Unscaled or stepped in the scaler's present iteration.
+  bool was_checked() const { return unscaled_ || stepped_; }
+  void begin_iteration() { unscaled_ = stepped_ = false; }
+
+  bool owns_any_of(const std::vector<at::Tensor>& tensors) const;
+
+  // Whether a window over these models is this optimizer's: it owns a parameter of one of them, or
+  // none of any prepared model.
+  bool is_concerned_by(const std::vector<const ModelState*>& models) const;
+
+  void join(std::shared_ptr<Window> window) { window_ = std::move(window); }
+
+  // Samples that the next update is made from, of all processes.
+  int64_t samples_of_update() const;
+
+  // From now on every use is an Error.
+  void forget() { core_.reset(); }
+
+ private:
+  // Which tensors are the optimizer's, and which prepared models they belong to.
+  struct Ownership {
+    std::unordered_set<const c10::TensorImpl*> tensors = {};
+    std::vector<const ModelState*> models = {};
+    // What it was made from: made anew when these have changed.
+    std::size_t parameter_count = 0;
+    std::size_t model_count = 0;
+  };
+
+  const Ownership& ownership() const;
+  void require_prepared_model() const;
+  void correct_gradients();
+
+  std::weak_ptr<Core> core_;
+  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  bool loose_parameters_;
+  std::shared_ptr<Window> window_;  // the last one that concerned it; null before the first
+  bool unscaled_ = false;
+  bool stepped_ = false;
+  std::optional<StepResult> last_step_;
+
+  mutable Ownership ownership_;  // a cache
+};
+
+}  // namespace accelerant::detail

@@ -1,0 +1,144 @@
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include <algorithm>
+
+#include "accelerant/accelerator/accelerator.h"
+#include "accelerant/core/error.h"
+#include "accelerator/core.h"
+#include "accelerator/model_state.h"
+#include "accelerator/optimizer_state.h"
+#include "accelerator/scheduler_state.h"
+
+namespace accelerant {
+namespace {
+
+// A pointer that owns nothing.
+template <class T>
+std::shared_ptr<T> borrowed(T& object) {
+  return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
+}
+
+std::shared_ptr<detail::ModelState> register_access(const std::shared_ptr<detail::Core>& core,
+                                                    std::unique_ptr<detail::ModuleAccess> module,
+                                                    const PrepareModelOptions& options) {
+  for (const auto& model : core->models) {
+    if (model->module().identity() == module->identity()) return model;
+  }
+  auto state = std::make_shared<detail::ModelState>(core, std::move(module), options);
+  core->models.push_back(state);
+  return state;
+}
+
+std::shared_ptr<detail::SchedulerState> register_schedule(
+    const std::shared_ptr<detail::Core>& core, std::unique_ptr<detail::ScheduleAccess> schedule) {
+  for (const auto& scheduler : core->schedulers) {
+    if (scheduler->schedule().identity() == schedule->identity()) return scheduler;
+  }
+  core->schedulers.push_back(std::make_shared<detail::SchedulerState>(core, std::move(schedule)));
+  return core->schedulers.back();
+}
+
+[[noreturn]] void refuse_empty_pointer(const char* what) {
+  throw Error(ErrorDetails{.problem = std::string("prepare() got an empty ") + what,
+                           .expected = std::string("a ") + what,
+                           .got = "nullptr"});
+}
+
+}  // namespace
+
+std::shared_ptr<detail::ModelState> Accelerator::register_module(
+    std::shared_ptr<torch::nn::Module> module, const PrepareModelOptions& options) {
+  if (!module) refuse_empty_pointer("model");
+  return register_access(core_, detail::access_to(std::move(module)), options);
+}
+
+std::shared_ptr<detail::ModelState> Accelerator::register_module(
+    torch::jit::Module& module, const PrepareModelOptions& options) {
+  return register_access(core_, detail::access_to(module), options);
+}
+
+Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer,
+                                         const PrepareOptimizerOptions& options) {
+  return prepare_optimizer(borrowed(optimizer), options);
+}
+
+Optimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                         const PrepareOptimizerOptions& options) {
+  if (!optimizer) refuse_empty_pointer("optimizer");
+  for (const auto& known : core_->optimizers) {
+    if (&known->optimizer() == optimizer.get()) return Optimizer(known);
+  }
+  auto state = std::make_shared<detail::OptimizerState>(core_, std::move(optimizer), options);
+  core_->optimizers.push_back(state);
+  return Optimizer(std::move(state));
+}
+
+Optimizer Accelerator::prepare_optimizer(const Optimizer& optimizer,
+                                         const PrepareOptimizerOptions&) {
+  return optimizer;
+}
+
+Scheduler Accelerator::prepare_scheduler(optim::LrScheduler& scheduler) {
+  return Scheduler(register_schedule(core_, detail::access_to(borrowed(scheduler))));
+}
+
+Scheduler Accelerator::prepare_scheduler(optim::LrScheduler&& scheduler) {
+  return Scheduler(register_schedule(
+      core_, detail::access_to(std::make_shared<optim::LrScheduler>(std::move(scheduler)))));
+}
+
+Scheduler Accelerator::prepare_scheduler(optim::ReduceLrOnPlateau& scheduler) {
+  return Scheduler(register_schedule(core_, detail::access_to(borrowed(scheduler))));
+}
+
+Scheduler Accelerator::prepare_scheduler(optim::ReduceLrOnPlateau&& scheduler) {
+  return Scheduler(register_schedule(
+      core_, detail::access_to(std::make_shared<optim::ReduceLrOnPlateau>(std::move(scheduler)))));
+}
+
+Scheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
+  return Scheduler(register_schedule(core_, detail::access_to(scheduler)));
+}
+
+Scheduler Accelerator::prepare_scheduler(const Scheduler& scheduler) { return scheduler; }
+
+data::Placement Accelerator::placement() const {
+  const DataLoaderOptions& given = options().data_loader;
+  return {.device = device(),
+          .move = options().device_placement,
+          .non_blocking = given.non_blocking,
+          .rank = process_index(),
+          .num_processes = num_processes(),
+          .split_batches = given.split_batches,
+          .even_batches = given.even_batches,
+          .seed = given.seed,
+          .workers = given.workers,
+          .prefetch = given.prefetch,
+          .on_loop = [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState& loader,
+                                                                 bool active) {
+            const auto core = weak.lock();
+            if (!core) return;
+            if (active) {
+              core->active_loaders.push_back(&loader);
+            } else {
+              std::erase(core->active_loaders, &loader);
+            }
+          }};
+}
+
+std::shared_ptr<void> Accelerator::find_loader(const void* original) const {
+  for (const detail::PreparedLoader& loader : core_->loaders) {
+    if (loader.original.get() == original || loader.state.get() == original) return loader.handle;
+  }
+  return nullptr;
+}
+
+void Accelerator::add_loader(std::shared_ptr<const void> original, std::shared_ptr<void> prepared,
+                             std::shared_ptr<data::LoaderState> state) {
+  core_->loaders.push_back(
+      {.original = std::move(original), .handle = std::move(prepared), .state = std::move(state)});
+}
+
+}  // namespace accelerant

@@ -1,0 +1,151 @@
+#include "accelerator/resolve_options.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <string>
+
+#include "accelerant/core/error.h"
+#include "compat/device.h"
+
+namespace accelerant::detail {
+namespace {
+
+constexpr const char* kPrecisionVariable = "ACCELERATE_MIXED_PRECISION";
+constexpr const char* kStepsVariable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+constexpr const char* kCpuVariable = "ACCELERATE_USE_CPU";
+constexpr const char* kDeviceVariable = "ACCELERATE_TORCH_DEVICE";
+
+// A variable that is set to nothing counts as not set.
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+[[noreturn]] void refuse_variable(const char* name, const std::string& value,
+                                  const std::string& expected) {
+  throw Error(
+      ErrorDetails{.problem = c10::str("The environment variable ", name, " cannot be used"),
+                   .expected = expected,
+                   .got = "'" + value + "'",
+                   .hint = "change it, or set the option in the program"});
+}
+
+std::optional<Precision> precision_from_environment() {
+  const auto value = variable(kPrecisionVariable);
+  if (!value) return std::nullopt;
+  const std::string name = lower_case(*value);
+  if (name == "no") return Precision::no;
+  if (name == "fp16") return Precision::fp16;
+  if (name == "bf16") return Precision::bf16;
+  refuse_variable(kPrecisionVariable, *value, "no, fp16 or bf16");
+}
+
+std::optional<int64_t> steps_from_environment() {
+  const auto value = variable(kStepsVariable);
+  if (!value) return std::nullopt;
+  int64_t steps = 0;
+  const char* end = value->data() + value->size();
+  const auto [stop, code] = std::from_chars(value->data(), end, steps);
+  if (code != std::errc() || stop != end || steps < 1) {
+    refuse_variable(kStepsVariable, *value, "a whole number of at least 1");
+  }
+  return steps;
+}
+
+std::optional<bool> cpu_from_environment() {
+  const auto value = variable(kCpuVariable);
+  if (!value) return std::nullopt;
+  static constexpr std::array yes = {"y", "yes", "t", "true", "on", "1"};
+  static constexpr std::array no = {"n", "no", "f", "false", "off", "0"};
+  const std::string text = lower_case(*value);
+  if (std::find(yes.begin(), yes.end(), text) != yes.end()) return true;
+  if (std::find(no.begin(), no.end(), text) != no.end()) return false;
+  refuse_variable(kCpuVariable, *value, "true or false");
+}
+
+std::optional<c10::Device> device_from_environment() {
+  const auto value = variable(kDeviceVariable);
+  if (!value) return std::nullopt;
+  try {
+    return c10::Device(*value);
+  } catch (const c10::Error&) {
+    refuse_variable(kDeviceVariable, *value, "a device such as cpu, cuda or cuda:1");
+  }
+}
+
+c10::Device choose_device(const AcceleratorOptions& options) {
+  if (*options.cpu) {
+    if (options.device && !options.device->is_cpu()) {
+      throw Error(ErrorDetails{.problem = "The options contradict each other",
+                               .expected = "cpu = true or another device, not both",
+                               .got = c10::str("cpu = true and device = ", *options.device)});
+    }
+    return c10::kCPU;
+  }
+  std::optional<c10::Device> device = options.device;
+  if (!device) device = device_from_environment();
+  if (!device) device = compat::is_present(c10::kCUDA) ? c10::Device(c10::kCUDA, 0) : c10::kCPU;
+  if (!compat::is_present(device->type())) {
+    throw Error(ErrorDetails{.problem = c10::str("The device ", *device, " cannot be used"),
+                             .expected = "a device of this machine",
+                             .got = "no such device, or a libtorch without support for it",
+                             .hint = "leave the device out, or use cpu = true"});
+  }
+  if (!device->is_cpu()) {
+    const auto* guard = c10::impl::getDeviceGuardImpl(device->type());
+    if (!device->has_index()) device->set_index(guard->getDevice().index());
+    if (device->index() >= guard->deviceCount()) {
+      throw Error(ErrorDetails{.problem = c10::str("The device ", *device, " cannot be used"),
+                               .expected = c10::str("an index below ", guard->deviceCount()),
+                               .got = c10::str(static_cast<int>(device->index()))});
+    }
+  }
+  return *device;
+}
+
+void require_at_least(int64_t least, const std::optional<int64_t>& value, const char* name) {
+  if (!value || *value >= least) return;
+  throw Error(ErrorDetails{.problem = c10::str("The option ", name, " is out of range"),
+                           .expected = c10::str("at least ", least),
+                           .got = c10::str(*value)});
+}
+
+}  // namespace
+
+AcceleratorOptions resolve(AcceleratorOptions options) {
+  if (!options.cpu) {
+    // A device asked for in the program is not overruled by the environment.
+    options.cpu = options.device ? false : cpu_from_environment().value_or(false);
+  }
+  options.device = choose_device(options);
+
+  if (!options.mixed_precision) options.mixed_precision = precision_from_environment();
+  if (!options.mixed_precision) options.mixed_precision = Precision::no;
+
+  auto& steps = options.gradient_accumulation.steps;
+  if (!steps) steps = steps_from_environment();
+  if (!steps) steps = 1;
+  require_at_least(1, steps, "gradient_accumulation.steps");
+  require_at_least(0, options.data_loader.workers, "data_loader.workers");
+  require_at_least(1, options.data_loader.prefetch, "data_loader.prefetch");
+
+  options.scaler.device = options.device->type();
+  options.scaler.enabled = options.scaler.enabled && *options.mixed_precision == Precision::fp16;
+  if (options.project.logging_dir.empty()) options.project.logging_dir = options.project.dir;
+  return options;
+}
+
+}  // namespace accelerant::detail

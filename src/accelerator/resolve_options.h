@@ -1,0 +1,12 @@
+// The options of an Accelerator with the environment taken into account.
+#pragma once
+
+#include "accelerant/accelerator/accelerator_options.h"
+
+namespace accelerant::detail {
+
+// Fills what was left out from the environment and the defaults, and checks everything. An explicit
+// option wins over the environment, which is then not even read.
+AcceleratorOptions resolve(AcceleratorOptions options);
+
+}  // namespace accelerant::detail

@@ -1,0 +1,93 @@
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include <nlohmann/json.hpp>
+
+#include "accelerant/core/error.h"
+#include "accelerator/scheduler_state.h"
+
+namespace accelerant::detail {
+namespace {
+
+[[noreturn]] void refuse_metric() {
+  throw Error(ErrorDetails{.problem = "This schedule takes no metric",
+                           .expected = "step()",
+                           .got = "step(metric)",
+                           .hint = "only reduce-on-plateau follows a metric"});
+}
+
+class ClosedForm : public ScheduleAccess {
+ public:
+  explicit ClosedForm(std::shared_ptr<optim::LrScheduler> scheduler)
+      : scheduler_(std::move(scheduler)) {}
+
+  const void* identity() const override { return scheduler_.get(); }
+  torch::optim::Optimizer* optimizer() const override { return &scheduler_->optimizer(); }
+  void advance(int64_t steps) override { scheduler_->step(steps); }
+  void advance_by_metric(double) override { refuse_metric(); }
+  nlohmann::json state_dict() const override { return scheduler_->state_dict(); }
+  void load_state_dict(const nlohmann::json& state) override { scheduler_->load_state_dict(state); }
+
+ private:
+  std::shared_ptr<optim::LrScheduler> scheduler_;
+};
+
+class Plateau : public ScheduleAccess {
+ public:
+  explicit Plateau(std::shared_ptr<optim::ReduceLrOnPlateau> scheduler)
+      : scheduler_(std::move(scheduler)) {}
+
+  const void* identity() const override { return scheduler_.get(); }
+  torch::optim::Optimizer* optimizer() const override { return &scheduler_->optimizer(); }
+  void advance(int64_t) override {
+    throw Error(ErrorDetails{.problem = "Reduce-on-plateau needs a metric",
+                             .expected = "step(metric)",
+                             .got = "step()",
+                             .hint = "call it after each evaluation, with the loss for example"});
+  }
+  void advance_by_metric(double metric) override { scheduler_->step(metric); }
+  nlohmann::json state_dict() const override { return scheduler_->state_dict(); }
+  void load_state_dict(const nlohmann::json& state) override { scheduler_->load_state_dict(state); }
+
+ private:
+  std::shared_ptr<optim::ReduceLrOnPlateau> scheduler_;
+};
+
+class TorchSchedule : public ScheduleAccess {
+ public:
+  explicit TorchSchedule(torch::optim::LRScheduler& scheduler) : scheduler_(scheduler) {}
+
+  const void* identity() const override { return &scheduler_; }
+  torch::optim::Optimizer* optimizer() const override { return nullptr; }
+  void advance(int64_t steps) override {
+    for (int64_t i = 0; i < steps; ++i) scheduler_.step();
+  }
+  void advance_by_metric(double) override { refuse_metric(); }
+  nlohmann::json state_dict() const override { refuse_state(); }
+  void load_state_dict(const nlohmann::json&) override { refuse_state(); }
+
+ private:
+  [[noreturn]] static void refuse_state() {
+    throw Error(ErrorDetails{.problem = "Schedules of torch::optim cannot save their state",
+                             .expected = "a schedule of accelerant::optim",
+                             .got = "a torch::optim::LRScheduler",
+                             .hint = "use accelerant::optim::step_decay and its relatives"});
+  }
+
+  torch::optim::LRScheduler& scheduler_;
+};
+
+}  // namespace
+
+std::unique_ptr<ScheduleAccess> access_to(std::shared_ptr<optim::LrScheduler> scheduler) {
+  return std::make_unique<ClosedForm>(std::move(scheduler));
+}
+
+std::unique_ptr<ScheduleAccess> access_to(std::shared_ptr<optim::ReduceLrOnPlateau> scheduler) {
+  return std::make_unique<Plateau>(std::move(scheduler));
+}
+
+std::unique_ptr<ScheduleAccess> access_to(torch::optim::LRScheduler& scheduler) {
+  return std::make_unique<TorchSchedule>(scheduler);
+}
+
+}  // namespace accelerant::detail

@@ -1,0 +1,93 @@
+#include "accelerant/accelerator/scheduler.h"
+
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "accelerator/optimizer_state.h"
+#include "accelerator/scheduler_state.h"
+
+namespace accelerant {
+namespace detail {
+namespace {
+
+// Whether the optimizer's latest step, if there was one, changed the parameters.
+bool was_updated(const OptimizerState& optimizer) {
+  const auto& last = optimizer.last_step();
+  if (!last) return true;
+  return last->kind() == StepResult::Kind::submitted && !last->skipped();
+}
+
+int64_t steps_for_update(const Core& core, const std::vector<OptimizerState*>& optimizers) {
+  switch (core.options.schedule_unit) {
+    case ScheduleUnit::update:
+    case ScheduleUnit::call:
+      break;
+    case ScheduleUnit::unsharded_batch:
+      return core.options.data_loader.split_batches ? 1 : core.environment.num_processes;
+    case ScheduleUnit::sample:
+      return optimizers.empty() ? core.loader_progress().samples
+                                : optimizers.front()->samples_of_update();
+  }
+  return 1;
+}
+
+}  // namespace
+
+std::vector<OptimizerState*> SchedulerState::optimizers(const Core& core) const {
+  std::vector<OptimizerState*> all;
+  for (const auto& optimizer : core.optimizers) {
+    if (&optimizer->optimizer() == schedule_->optimizer()) return {optimizer.get()};
+    all.push_back(optimizer.get());
+  }
+  return all;
+}
+
+void SchedulerState::step() {
+  const auto core = require_core(core_);
+  if (core->options.schedule_unit == ScheduleUnit::call) {
+    schedule_->advance(1);
+    return;
+  }
+  const auto followed = optimizers(*core);
+  const bool updated = std::all_of(followed.begin(), followed.end(), [](OptimizerState* optimizer) {
+    return optimizer->is_at_boundary() && was_updated(*optimizer);
+  });
+  if (updated) schedule_->advance(steps_for_update(*core, followed));
+}
+
+void SchedulerState::step(double metric) {
+  require_core(core_);
+  schedule_->advance_by_metric(metric);
+}
+
+std::vector<double> SchedulerState::last_lrs() const {
+  const auto core = require_core(core_);
+  torch::optim::Optimizer* optimizer = schedule_->optimizer();
+  if (optimizer == nullptr && !core->optimizers.empty()) {
+    optimizer = &core->optimizers.front()->optimizer();
+  }
+  std::vector<double> rates;
+  if (optimizer == nullptr) return rates;
+  for (const auto& group : optimizer->param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+}  // namespace detail
+
+detail::SchedulerState& Scheduler::state() const {
+  if (!state_) detail::refuse_empty_handle("Scheduler");
+  return *state_;
+}
+
+void Scheduler::step() const { state().step(); }
+void Scheduler::step(double metric) const { state().step(metric); }
+std::vector<double> Scheduler::get_last_lr() const { return state().last_lrs(); }
+nlohmann::json Scheduler::state_dict() const { return state().schedule().state_dict(); }
+
+void Scheduler::load_state_dict(const nlohmann::json& given) const {
+  state().schedule().load_state_dict(given);
+}
+
+}  // namespace accelerant

@@ -1,0 +1,62 @@
+// What lies behind the handles of one prepared schedule.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <vector>
+
+#include "accelerant/optim/lr_scheduler.h"
+#include "accelerant/optim/reduce_lr_on_plateau.h"
+#include "accelerator/core.h"
+
+namespace torch::optim {
+class LRScheduler;
+}
+
+namespace accelerant::detail {
+
+// One view of the kinds of schedules there are.
+class ScheduleAccess {
+ public:
+  virtual ~ScheduleAccess() = default;
+
+  // The object itself, to know it again.
+  virtual const void* identity() const = 0;
+
+  // The optimizer it was made for; null if it does not tell.
+  virtual torch::optim::Optimizer* optimizer() const = 0;
+
+  virtual void advance(int64_t steps) = 0;
+  virtual void advance_by_metric(double metric) = 0;
+  virtual nlohmann::json state_dict() const = 0;
+  virtual void load_state_dict(const nlohmann::json& state) = 0;
+};
+
+std::unique_ptr<ScheduleAccess> access_to(std::shared_ptr<optim::LrScheduler> scheduler);
+std::unique_ptr<ScheduleAccess> access_to(std::shared_ptr<optim::ReduceLrOnPlateau> scheduler);
+std::unique_ptr<ScheduleAccess> access_to(torch::optim::LRScheduler& scheduler);
+
+class SchedulerState {
+ public:
+  SchedulerState(const std::shared_ptr<Core>& core, std::unique_ptr<ScheduleAccess> schedule)
+      : core_(core), schedule_(std::move(schedule)) {}
+
+  ScheduleAccess& schedule() const { return *schedule_; }
+
+  void step();
+  void step(double metric);
+  std::vector<double> last_lrs() const;
+
+  // From now on every step is an Error.
+  void forget() { core_.reset(); }
+
+ private:
+  // Prepared optimizers the schedule follows: its own, or all if that is not among them.
+  std::vector<OptimizerState*> optimizers(const Core& core) const;
+
+  std::weak_ptr<Core> core_;
+  std::unique_ptr<ScheduleAccess> schedule_;
+};
+
+}  // namespace accelerant::detail

@@ -1,0 +1,130 @@
+// Accelerator: windows, backward and what happens to gradients before a step.
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "accelerant/accelerator/accelerator.h"
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "accelerator/core.h"
+#include "accelerator/model_state.h"
+#include "accelerator/optimizer_state.h"
+
+namespace accelerant {
+namespace {
+
+using detail::Core;
+using detail::OptimizerState;
+using detail::Window;
+
+void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
+  if (!loss.defined()) {
+    throw Error(ErrorDetails{
+        .problem = "backward() got no loss", .expected = "a tensor", .got = "an undefined tensor"});
+  }
+  if (options.error_if_nonfinite && !loss.detach().isfinite().all().item<bool>()) {
+    throw Error(ErrorDetails{.problem = "The loss is not finite",
+                             .expected = "finite values",
+                             .got = loss.numel() == 1 ? std::to_string(loss.item<double>())
+                                                      : std::string("inf or nan among them"),
+                             .hint = "look at the batch and the learning rate"});
+  }
+}
+
+// What every form of backward does first; returns the window the loss belongs to.
+Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions& options) {
+  check_loss(loss, options);
+  core.update_scaler_if_due();
+  Window* window = core.accumulation.innermost();
+  if (window == nullptr && core.window_rules().steps > 1 && !core.warned_of_missing_window) {
+    core.warned_of_missing_window = true;
+    log(LogLevel::warning,
+        "gradient_accumulation.steps is more than 1, but backward() ran outside of accumulate(): "
+        "there is no window to accumulate over");
+  }
+  return window;
+}
+
+void run_backward(Core& core, Window* window, const at::Tensor& loss,
+                  const BackwardOptions& options) {
+  // Set before: part of the gradients may be there even if autograd throws.
+  if (window != nullptr) window->backward_ran = window->holds_gradients = true;
+  torch::autograd::backward({core.scaler.scale(loss)}, {options.gradient}, options.retain_graph,
+                            options.create_graph, options.inputs);
+}
+
+// Parameters whose optimizers are in the middle of a window are left alone: empty then.
+bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
+                      bool boundary_without_owner) {
+  const auto owners = core.owners_of(parameters);
+  if (owners.empty()) return boundary_without_owner;
+  for (const OptimizerState* owner : owners) {
+    if (!owner->is_at_boundary()) return false;
+  }
+  for (OptimizerState* owner : owners) owner->finish_gradients();
+  return true;
+}
+
+}  // namespace
+
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  Window* window = begin_backward(*core_, loss, options);
+  run_backward(*core_, window, detail::weigh_mean(window, loss), options);
+}
+
+void Accelerator::backward(const at::Tensor& loss_sum, int64_t num_items,
+                           const BackwardOptions& options) {
+  Window* window = begin_backward(*core_, loss_sum, options);
+  run_backward(*core_, window, detail::weigh_items(window, loss_sum, num_items), options);
+}
+
+void Accelerator::backward(const at::Tensor& loss_sum, const at::Tensor& num_items,
+                           const BackwardOptions& options) {
+  Window* window = begin_backward(*core_, loss_sum, options);
+  run_backward(*core_, window, detail::weigh_items(window, loss_sum, num_items), options);
+}
+
+AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& models) {
+  std::vector<const detail::ModelState*> states;
+  for (const ModelBase* model : models) {
+    const detail::ModelState& state = model->state();
+    if (state.core() != core_) {
+      throw Error(ErrorDetails{.problem = "accumulate() got a model of another Accelerator",
+                               .expected = "models prepared by this one",
+                               .got = "one prepared elsewhere"});
+    }
+    states.push_back(&state);
+  }
+  return {core_, std::move(states)};
+}
+
+std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,
+                                                       const NormOptions& options) {
+  return clip_grad_norm_(model.parameters(), max_norm, options);
+}
+
+std::optional<at::Tensor> Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
+                                                       double max_norm,
+                                                       const NormOptions& options) {
+  if (!finish_gradients(*core_, parameters, sync_gradients())) return std::nullopt;
+  return accelerant::clip_grad_norm_(parameters, max_norm, options);
+}
+
+void Accelerator::clip_grad_value_(const ModelBase& model, double clip_value) {
+  clip_grad_value_(model.parameters(), clip_value);
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (!finish_gradients(*core_, parameters, sync_gradients())) return;
+  accelerant::clip_grad_value_(parameters, clip_value);
+}
+
+void Accelerator::unscale_gradients(const Optimizer& optimizer) {
+  optimizer.state().finish_gradients();
+}
+
+void Accelerator::unscale_gradients() {
+  for (const auto& optimizer : core_->optimizers) optimizer->finish_gradients();
+}
+
+}  // namespace accelerant

@@ -1,0 +1,75 @@
+// What the tests of the Accelerator share.
+#pragma once
+
+#include <accelerant/accelerant.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace accelerator_test {
+
+// Sets an environment variable for its own lifetime.
+class Variable {
+ public:
+  Variable(std::string name, const std::string& value) : name_(std::move(name)) {
+    if (const char* before = std::getenv(name_.c_str())) before_ = before;
+    setenv(name_.c_str(), value.c_str(), 1);
+  }
+  ~Variable() {
+    if (before_.empty()) {
+      unsetenv(name_.c_str());
+    } else {
+      setenv(name_.c_str(), before_.c_str(), 1);
+    }
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  std::string name_;
+  std::string before_;
+};
+
+inline accelerant::AcceleratorOptions on_cpu(
+    accelerant::Precision precision = accelerant::Precision::no, int64_t steps = 1) {
+  return {.cpu = true, .mixed_precision = precision, .gradient_accumulation = {.steps = steps}};
+}
+
+// y = w x with w = 1: the gradient of mean(y) is the mean of x.
+struct ScaleImpl : torch::nn::Module {
+  torch::Tensor w = register_parameter("w", torch::ones({1}));
+  torch::Tensor forward(const torch::Tensor& x) { return w * x; }
+};
+TORCH_MODULE(Scale);
+
+inline torch::Tensor scalar(double value) { return torch::full({1}, value); }
+
+// The rows 0, 1, ..., length - 1 as float32 of shape [length, 1].
+inline auto counting_loader(int64_t length, accelerant::data::LoaderOptions options = {}) {
+  return accelerant::data::loader(
+      accelerant::data::tensors(torch::arange(length, torch::kFloat32).unsqueeze(1)),
+      std::move(options));
+}
+
+inline std::vector<torch::Tensor> copies(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> result;
+  for (const torch::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
+  return result;
+}
+
+inline bool all_close(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b,
+                      double tolerance) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!torch::allclose(a[i].detach(), b[i].detach(), tolerance, tolerance)) return false;
+  }
+  return true;
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace accelerator_test

@@ -1,0 +1,384 @@
+// Accelerator::prepare and the handles it returns.
+#include <gtest/gtest.h>
+#include <torch/script.h>
+
+#include <type_traits>
+
+#include "accelerator/helpers.h"
+#include "support/expect_error.h"
+
+namespace accelerator_test {
+namespace {
+
+using accelerant::Accelerator;
+using accelerant::Model;
+using accelerant::Optimizer;
+using accelerant::Precision;
+using accelerant::Scheduler;
+using accelerant::StepResult;
+
+// A module that is an object rather than a holder, with default arguments and several overloads.
+struct Flexible : torch::nn::Module {
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(2, 2))};
+
+  torch::Tensor forward(const torch::Tensor& x, double factor = 2.0, bool negate = false) {
+    const auto y = linear(x) * factor;
+    return negate ? -y : y;
+  }
+  int64_t forward(int64_t number) { return number + 1; }
+  void forward(std::vector<int>& out) { out.push_back(1); }
+};
+
+TEST(Prepare, ReturnsTheObjectsInTheOrderGiven) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto cosine = accelerant::optim::cosine_with_warmup(sgd, {.warmup_steps = 1, .total_steps = 4});
+  const auto batches = counting_loader(4);
+  Accelerator accelerator(on_cpu());
+
+  auto [scheduler, loader, optimizer, model] = accelerator.prepare(cosine, batches, sgd, net);
+  static_assert(std::is_same_v<decltype(model), Model<torch::nn::Linear>>);
+  static_assert(std::is_same_v<decltype(optimizer), Optimizer>);
+  static_assert(std::is_same_v<decltype(scheduler), Scheduler>);
+  static_assert(std::is_same_v<decltype(loader), std::remove_const_t<decltype(batches)>>);
+  EXPECT_EQ(model.module().ptr(), net.ptr());
+  EXPECT_EQ(&optimizer.optimizer(), &sgd);
+  EXPECT_EQ(scheduler.get_last_lr(), std::vector<double>{0.0});
+}
+
+TEST(Prepare, OneObjectComesBackBare) {
+  torch::nn::Linear net(2, 1);
+  Accelerator accelerator(on_cpu());
+  static_assert(std::is_same_v<decltype(accelerator.prepare(net)), Model<torch::nn::Linear>>);
+  EXPECT_EQ(accelerator.prepare(net)(torch::ones({3, 2})).sizes(), (std::vector<int64_t>{3, 1}));
+}
+
+TEST(Prepare, SeveralOfAKind) {
+  torch::nn::Linear a(2, 1);
+  torch::nn::Linear b(3, 1);
+  torch::optim::SGD sgd(a->parameters(), 0.1);
+  torch::optim::Adam adam(b->parameters(), 0.1);
+  Accelerator accelerator(on_cpu());
+  auto [ma, mb, oa, ob] = accelerator.prepare(a, b, sgd, adam);
+  EXPECT_EQ(ma.module().ptr(), a.ptr());
+  EXPECT_EQ(mb.module().ptr(), b.ptr());
+  EXPECT_EQ(&oa.optimizer(), &sgd);
+  EXPECT_EQ(&ob.optimizer(), &adam);
+}
+
+TEST(Prepare, TwiceGivesTheSameObject) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto constant = accelerant::optim::constant(sgd);
+  const auto batches = counting_loader(4);
+  Accelerator accelerator(on_cpu());
+  auto [model, optimizer, loader, scheduler] = accelerator.prepare(net, sgd, batches, constant);
+
+  EXPECT_EQ(accelerator.prepare(net), model);
+  EXPECT_EQ(accelerator.prepare(sgd), optimizer);
+  EXPECT_EQ(accelerator.prepare(batches).state(), loader.state());
+  EXPECT_EQ(accelerator.prepare(constant), scheduler);
+  // Prepared objects pass through.
+  EXPECT_EQ(accelerator.prepare(model), model);
+  EXPECT_EQ(accelerator.prepare(optimizer), optimizer);
+  EXPECT_EQ(accelerator.prepare(loader).state(), loader.state());
+  EXPECT_EQ(accelerator.prepare(scheduler), scheduler);
+  EXPECT_NE(accelerator.prepare_model(torch::nn::Linear(2, 1)).module().ptr(), net.ptr());
+}
+
+TEST(Prepare, ModulesInEveryForm) {
+  Accelerator accelerator(on_cpu());
+  const auto x = torch::ones({1, 2});
+
+  Flexible object;
+  const Model<Flexible> borrowed = accelerator.prepare(object);
+  EXPECT_EQ(&borrowed.module(), &object);
+
+  const auto pointer = std::make_shared<Flexible>();
+  const Model<Flexible> shared = accelerator.prepare(pointer);
+  EXPECT_EQ(&shared.module(), pointer.get());
+  EXPECT_TRUE(shared(x).equal(pointer->forward(x)));
+
+  const Model<torch::nn::Sequential> sequential =
+      accelerator.prepare(torch::nn::Sequential(torch::nn::Linear(2, 3), torch::nn::ReLU()));
+  EXPECT_EQ(sequential(x).size(1), 3);
+}
+
+TEST(Prepare, ForwardIsCalledLikeTheOriginal) {
+  Flexible net;
+  Accelerator accelerator(on_cpu());
+  const auto model = accelerator.prepare(net);
+  const auto x = torch::randn({4, 2});
+  EXPECT_TRUE(model(x).equal(net.forward(x)));
+  EXPECT_TRUE(model(x, 3.0).equal(net.forward(x, 3.0)));
+  EXPECT_TRUE(model.forward(x, 3.0, true).equal(net.forward(x, 3.0, true)));
+  EXPECT_EQ(model(int64_t{4}), 5);
+  std::vector<int> out;
+  model(out);  // by reference, without a result
+  EXPECT_EQ(out.size(), 1U);
+}
+
+TEST(Prepare, HandlesCanBeMembersAndStartEmpty) {
+  struct Trainer {
+    Model<torch::nn::Linear> model;
+    Optimizer optimizer;
+    Scheduler scheduler;
+  };
+  const Trainer trainer;
+  EXPECT_TRUE(contains(error_of([&] { trainer.model(torch::ones({1, 2})); }), "An empty Model"));
+  EXPECT_TRUE(contains(error_of([&] { trainer.optimizer.step(); }), "An empty Optimizer"));
+  EXPECT_TRUE(contains(error_of([&] { trainer.scheduler.step(); }), "An empty Scheduler"));
+  const torch::nn::Linear nothing = nullptr;
+  EXPECT_TRUE(contains(error_of([&] { Accelerator(on_cpu()).prepare(nothing); }), "empty model"));
+}
+
+TEST(Prepare, ModelsShowTheirParametersAndModes) {
+  torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3));
+  Accelerator accelerator(on_cpu());
+  const auto model = accelerator.prepare(net);
+  EXPECT_EQ(model.parameters().size(), 4U);
+  EXPECT_EQ(model.named_parameters().keys().front(), "0.weight");
+  EXPECT_EQ(model.buffers().size(), 3U);
+  EXPECT_TRUE(model.is_training());
+  model.eval();
+  EXPECT_FALSE(net->is_training());
+  model.train();
+  EXPECT_TRUE(net->is_training());
+  model.to(torch::kFloat64);
+  EXPECT_EQ(net->parameters().front().scalar_type(), torch::kFloat64);
+}
+
+TEST(Prepare, StateDictsRoundTrip) {
+  torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3));
+  torch::nn::Sequential other(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3));
+  Accelerator accelerator(on_cpu());
+  auto [a, b] = accelerator.prepare(net, other);
+  const std::vector<std::string> names = {"0.weight",
+                                          "0.bias",
+                                          "1.weight",
+                                          "1.bias",
+                                          "1.running_mean",
+                                          "1.running_var",
+                                          "1.num_batches_tracked"};
+  EXPECT_EQ(a.state_dict().keys(), names);
+  b.load_state_dict(a.state_dict());
+  for (const auto& item : a.state_dict()) {
+    EXPECT_TRUE(b.state_dict()[item.key()].equal(item.value())) << item.key();
+  }
+}
+
+TEST(Prepare, AStateThatDoesNotFitChangesNothing) {
+  torch::nn::Linear net(2, 3);
+  Accelerator accelerator(on_cpu());
+  const auto model = accelerator.prepare(net);
+  const auto before = net->weight.detach().clone();
+  accelerant::StateDict state;
+  state.insert("weight", torch::zeros({2, 2}));
+  state.insert("other", torch::zeros({1}));
+  const auto error = whole_error_of([&] { model.load_state_dict(state); });
+  EXPECT_TRUE(contains(error, "missing: bias"));
+  EXPECT_TRUE(contains(error, "unexpected: other"));
+  EXPECT_TRUE(contains(error, "shape of weight: expected [3, 2], got [2, 2]"));
+  EXPECT_TRUE(net->weight.equal(before));
+  state["weight"] = torch::zeros({3, 2});
+  model.load_state_dict(state, /*strict=*/false);
+  EXPECT_EQ(net->weight.abs().sum().item<float>(), 0.0F);
+}
+
+TEST(Prepare, AHandleThatOutlivesItsAcceleratorIsAnError) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto accelerator = std::make_unique<Accelerator>(on_cpu());
+  auto [model, optimizer] = accelerator->prepare(net, sgd);
+  accelerator.reset();
+  EXPECT_TRUE(contains(error_of([&, &m = model] { m(torch::ones({1, 2})); }), "outlived"));
+  EXPECT_TRUE(contains(error_of([&, &o = optimizer] { o.step(); }), "outlived"));
+  sgd.step();  // the borrowed ones are as they were
+  EXPECT_EQ(net(torch::ones({1, 2})).numel(), 1);
+}
+
+TEST(Prepare, FreeMemoryForgetsEverything) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  Accelerator accelerator(on_cpu());
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto copy = model;
+  accelerator.free_memory(model, optimizer);
+  EXPECT_TRUE(contains(error_of([&, &m = model] { m(torch::ones({1, 2})); }), "empty Model"));
+  EXPECT_TRUE(contains(error_of([&] { copy(torch::ones({1, 2})); }), "free_memory()"));
+  const auto again = accelerator.prepare(net);  // can be prepared anew
+  EXPECT_EQ(again(torch::ones({1, 2})).numel(), 1);
+}
+
+TEST(Prepare, OptimizersInEveryForm) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  const auto shared = std::make_shared<torch::optim::Adam>(net->parameters(), 0.1);
+  const auto unique = std::make_unique<torch::optim::AdamW>(net->parameters(), 0.1);
+  Accelerator accelerator(on_cpu());
+  auto [model, a, b, c] = accelerator.prepare(net, sgd, shared, unique);
+  EXPECT_EQ(&a.optimizer(), &sgd);
+  EXPECT_EQ(&b.optimizer(), shared.get());
+  EXPECT_EQ(&c.optimizer(), unique.get());
+  EXPECT_EQ(a.param_groups().size(), 1U);
+}
+
+TEST(Prepare, LbfgsWorksWithoutAScalerAndIsRefusedWithOne) {
+  torch::manual_seed(0);
+  torch::nn::Linear net(2, 1);
+  torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(0.5));
+  const auto x = torch::randn({16, 2});
+  const auto y = x.matmul(torch::tensor({{1.0F}, {-2.0F}})) + 0.5;
+  Accelerator accelerator(on_cpu(Precision::bf16));
+  const Accelerator unused(on_cpu());
+  auto [model, optimizer] = accelerator.prepare(net, lbfgs);
+  double loss = kInfinity;
+  for (int i = 0; i < 10; ++i) {
+    optimizer.step([&, &m = model, &o = optimizer] {
+      o.zero_grad();
+      const auto value = torch::mse_loss(m(x), y);
+      accelerator.backward(value);
+      loss = value.item<double>();
+      return value;
+    });
+  }
+  EXPECT_LT(loss, 1e-2);
+
+  Accelerator fp16(on_cpu(Precision::fp16));
+  EXPECT_TRUE(contains(error_of([&] { fp16.prepare(net, lbfgs); }),
+                       "LBFGS cannot be used with loss scaling"));
+}
+
+TEST(Prepare, AnOptimizerOfNoPreparedModelIsAnErrorAtItsFirstStep) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  Accelerator accelerator(on_cpu());
+  const auto optimizer = accelerator.prepare(sgd);
+  accelerator.backward(net(torch::ones({1, 2})).sum());
+  const auto error = error_of([&] { optimizer.step(); });
+  EXPECT_TRUE(contains(error, "None of the optimizer's parameters belongs to a prepared model"));
+  EXPECT_TRUE(contains(error, "2 tensors"));
+  // The order of the calls does not matter: the model may come later.
+  accelerator.prepare(net);
+  EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::submitted);
+
+  const auto picture = torch::zeros({3}).requires_grad_();
+  torch::optim::SGD over_picture({picture}, 1.0);
+  const auto loose = accelerator.prepare_optimizer(over_picture, {.loose_parameters = true});
+  accelerator.backward(picture.sum());
+  EXPECT_EQ(loose.step().kind(), StepResult::Kind::submitted);
+}
+
+TEST(Prepare, SchedulesInEveryForm) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  torch::optim::StepLR torch_schedule(sgd, 1, 0.5);
+  Accelerator accelerator(on_cpu());
+  auto [model, optimizer, ours, torchs, plateau] = accelerator.prepare(
+      net, sgd, accelerant::optim::step_decay(sgd, {.step_size = 1, .gamma = 0.1}), torch_schedule,
+      accelerant::optim::ReduceLrOnPlateau(sgd, {.factor = 0.5, .patience = 0}));
+  ours.step();
+  EXPECT_DOUBLE_EQ(ours.get_last_lr().front(), 0.01);
+  torchs.step();
+  torchs.step();  // torch's own is one step late
+  EXPECT_DOUBLE_EQ(torchs.get_last_lr().front(), 0.005);
+  plateau.step(1.0);
+  plateau.step(2.0);
+  EXPECT_DOUBLE_EQ(plateau.get_last_lr().front(), 0.0025);
+
+  EXPECT_TRUE(contains(error_of([&, &p = plateau] { p.step(); }), "needs a metric"));
+  EXPECT_TRUE(contains(error_of([&, &o = ours] { o.step(1.0); }), "takes no metric"));
+  EXPECT_TRUE(contains(error_of([&, &t = torchs] { t.state_dict(); }), "cannot save"));
+  const auto state = ours.state_dict();
+  ours.step();
+  ours.load_state_dict(state);
+  EXPECT_DOUBLE_EQ(ours.get_last_lr().front(), 0.01);
+}
+
+TEST(Prepare, TorchLoadersAreStreams) {
+  auto torch_loader = torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
+      torch::data::datasets::TensorDataset(torch::arange(7))
+          .map(torch::data::transforms::Stack<torch::data::TensorExample>()),
+      2);
+  Accelerator accelerator(on_cpu(Precision::no, 3));
+  const auto loader = accelerator.prepare(torch_loader);
+  EXPECT_EQ(accelerator.prepare(*torch_loader).state(), loader.state());
+  torch::nn::Linear net(1, 1);
+  const auto model = accelerator.prepare(net);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    std::vector<int64_t> sizes;
+    std::vector<bool> ends;
+    for (auto&& batch : loader) {
+      const auto window = accelerator.accumulate(model);
+      sizes.push_back(batch.data.size(0));
+      ends.push_back(window.sync_gradients());
+    }
+    EXPECT_EQ(sizes, (std::vector<int64_t>{2, 2, 2, 1}));
+    EXPECT_EQ(ends, (std::vector<bool>{false, false, true, true}));
+  }
+}
+
+TEST(Prepare, JitModules) {
+  torch::jit::Module net("net");
+  net.register_parameter("w", torch::full({2, 2}, 0.5), false);
+  net.define(R"(
+    def forward(self, x, scale: float = 1.0):
+        y = torch.matmul(x, self.w) * scale
+        return {"y": y}, (y, [y, y]), 3
+  )");
+  torch::optim::SGD sgd({net.attr("w").toTensor()}, 0.1);
+  Accelerator accelerator(on_cpu(Precision::bf16));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  static_assert(std::is_same_v<decltype(model), Model<torch::jit::Module>>);
+  EXPECT_EQ(accelerator.prepare(net), model);
+  EXPECT_EQ(model.named_parameters().keys(), std::vector<std::string>{"w"});
+  EXPECT_EQ(model.state_dict().keys(), std::vector<std::string>{"w"});
+  model.eval();
+  EXPECT_FALSE(net.is_training());
+  model.train();
+
+  const auto x = torch::randn({3, 2});
+  const auto raw = net.forward({x}).toTuple()->elements()[1].toTuple()->elements()[0].toTensor();
+  const auto output = model(x).toTuple();
+  const auto y = output->elements()[0].toGenericDict().at("y").toTensor();
+  EXPECT_EQ(y.scalar_type(), torch::kFloat32);
+  EXPECT_FALSE(y.equal(raw));  // bfloat16 was really used
+  EXPECT_TRUE(torch::allclose(y, raw, 2e-2, 2e-2));
+  EXPECT_EQ(output->elements()[1].toTuple()->elements()[1].toTensorVector()[1].scalar_type(),
+            torch::kFloat32);
+  EXPECT_EQ(output->elements()[2].toInt(), 3);
+  const auto doubled = model.forward({x, 2.0}).toTuple()->elements()[0].toGenericDict();
+  EXPECT_TRUE(torch::allclose(doubled.at("y").toTensor(), 2 * y, 2e-2, 2e-2));
+
+  accelerator.backward(y.sum());
+  EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::submitted);
+  EXPECT_NE(net.attr("w").toTensor().detach().sum().item<float>(), 2.0F);
+}
+
+TEST(Prepare, DevicePlacementCanBeLeftToTheProgram) {
+  torch::nn::Linear net(2, 1);
+  Accelerator accelerator({.device_placement = false, .cpu = true});
+  const auto model = accelerator.prepare(net);
+  EXPECT_EQ(model(torch::ones({1, 2})).numel(), 1);
+  if (!torch::cuda::is_available()) return;
+  Accelerator gpu({.device_placement = false, .mixed_precision = Precision::bf16});
+  EXPECT_TRUE(contains(error_of([&] { gpu.prepare(net); }), "not where mixed precision is"));
+}
+
+TEST(Prepare, OptimizerStateFollowsTheParameters) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  torch::nn::Linear net(2, 1);
+  torch::optim::Adagrad adagrad(net->parameters(), 0.1);
+  torch::optim::AdamW adamw(net->parameters(), 0.1);
+  net(torch::ones({1, 2})).sum().backward();
+  adamw.step();
+  Accelerator accelerator;
+  auto [a, model, b] = accelerator.prepare(adagrad, net, adamw);
+  accelerator.backward(model(torch::ones({1, 2}, torch::kCUDA)).sum());
+  a.step();
+  b.step();
+  EXPECT_TRUE(net->weight.is_cuda());
+}
+
+}  // namespace
+}  // namespace accelerator_test

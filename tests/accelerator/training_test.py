@@ -1,0 +1,247 @@
+"""Whole training runs through the Accelerator, against the originals in the same process.
+
+In float32, with windows that divide the epoch, the original is Hugging Face Accelerate. Where that is
+wrong (the short last window) or does nothing (fp16 on a CPU), the right answer is computed with plain
+torch.
+"""
+
+import itertools
+import math
+import random
+
+import pytest
+import torch
+from accelerate import Accelerator
+from replay import Replay, seed_from_environment
+from transformers import get_cosine_schedule_with_warmup
+
+LAYERS = [6, 16, 5]
+BATCH_SIZE = 8
+
+
+@pytest.fixture(scope="module")
+def replay():
+    replay = Replay("training")
+    yield replay
+    replay.close()
+
+
+@pytest.fixture(scope="module")
+def rng():
+    seed = seed_from_environment()
+    print(f"ACCELERANT_SEED={seed}")
+    return random.Random(seed)
+
+
+def make_network() -> torch.nn.Sequential:
+    return torch.nn.Sequential(
+        torch.nn.Linear(LAYERS[0], LAYERS[1]),
+        torch.nn.Tanh(),
+        torch.nn.LayerNorm(LAYERS[1]),
+        torch.nn.Linear(LAYERS[1], LAYERS[2]),
+    )
+
+
+def make_document(rng, folder, batches_per_epoch: int, **changes) -> dict:
+    """Writes weights and data and describes a run of at least 60 batches."""
+    torch.manual_seed(rng.randrange(2**31))
+    network = make_network()
+    weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+    rows = batches_per_epoch * BATCH_SIZE - rng.randrange(BATCH_SIZE)  # the last batch may be short
+    data = torch.randn(rows, LAYERS[0] + 1)
+    data[:, -1] = torch.randint(LAYERS[2], (rows,))
+    (folder / "weights").write_bytes(weights.numpy().tobytes())
+    (folder / "data").write_bytes(data.numpy().tobytes())
+    document = {
+        "weights": str(folder / "weights"),
+        "data": str(folder / "data"),
+        "layers": LAYERS,
+        "batch_size": BATCH_SIZE,
+        "epochs": math.ceil(60 / batches_per_epoch),
+        "accumulation": 1,
+        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
+        "warmup_steps": 3,
+        "schedule": True,
+        "clip": {"kind": "none"},
+    }
+    return document | changes
+
+
+def load(document: dict):
+    network = make_network()
+    weights = torch.frombuffer(bytearray(open(document["weights"], "rb").read()), dtype=torch.float32)
+    torch.nn.utils.vector_to_parameters(weights, network.parameters())
+    data = torch.frombuffer(bytearray(open(document["data"], "rb").read()), dtype=torch.float32)
+    data = data.view(-1, LAYERS[0] + 1)
+    options = document["optimizer"]
+    if options["kind"] == "sgd":
+        optimizer = torch.optim.SGD(network.parameters(), lr=options["lr"], momentum=options["momentum"])
+    else:
+        optimizer = torch.optim.AdamW(
+            network.parameters(), lr=options["lr"], weight_decay=options["weight_decay"]
+        )
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(data[:, :-1], data[:, -1].long()), batch_size=BATCH_SIZE
+    )
+    updates = document["epochs"] * math.ceil(len(loader) / document["accumulation"])
+    schedule = get_cosine_schedule_with_warmup(
+        optimizer, document["warmup_steps"], updates if document["schedule"] else 2**40
+    )
+    return network, optimizer, loader, schedule
+
+
+def clip(document: dict, parameters):
+    kind = document["clip"]["kind"]
+    if kind == "norm":
+        return torch.nn.utils.clip_grad_norm_(parameters, document["clip"]["value"])
+    if kind == "value":
+        torch.nn.utils.clip_grad_value_(parameters, document["clip"]["value"])
+
+
+def result_of(network, losses, rates, skipped, scale=1.0) -> dict:
+    return {
+        "losses": losses,
+        "lr": rates,
+        "skipped": skipped,
+        "weights": [parameter.detach().flatten().tolist() for parameter in network.parameters()],
+        "scale": scale,
+    }
+
+
+def train_with_accelerate(document: dict) -> dict:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=document["accumulation"])
+    network, optimizer, loader, schedule = accelerator.prepare(*load(document))
+    losses, rates, skipped = [], [], []
+    for _ in range(document["epochs"]):
+        for x, y in loader:
+            with accelerator.accumulate(network):
+                loss = torch.nn.functional.cross_entropy(network(x), y)
+                losses.append(loss.item())
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:  # without it Accelerate clips unfinished gradients
+                    clip(document, network.parameters())
+                    rates.append(schedule.get_last_lr()[0])
+                    skipped.append(False)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+    return result_of(network, losses, rates, skipped)
+
+
+def windows(document: dict, loader):
+    """The batches of each update: the last window of an epoch is as short as it is."""
+    for _ in range(document["epochs"]):
+        batches = list(loader)
+        for start in range(0, len(batches), document["accumulation"]):
+            yield batches[start : start + document["accumulation"]]
+
+
+def train_with_torch(document: dict) -> dict:
+    network, optimizer, loader, schedule = load(document)
+    precision = document.get("precision", "no")
+    scaler = torch.amp.GradScaler(
+        "cpu",
+        enabled=precision == "fp16",
+        init_scale=document.get("init_scale", 65536.0),
+        growth_interval=document.get("growth_interval", 2000),
+    )
+    dtype = {"no": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    items = document.get("items", False)
+    losses, rates, skipped = [], [], []
+    for window in windows(document, loader):
+        total = sum((y != 0).sum().item() for _, y in window) if items else len(window)
+        for x, y in window:
+            with torch.autocast("cpu", dtype=dtype, enabled=precision != "no"):
+                output = network(x)
+            if items:
+                loss = torch.nn.functional.cross_entropy(
+                    output.float(), y, ignore_index=0, reduction="sum"
+                )
+            else:
+                loss = torch.nn.functional.cross_entropy(output.float(), y)
+            losses.append(loss.item())
+            scaler.scale(loss / max(total, 1)).backward()
+        scaler.unscale_(optimizer)
+        clip(document, network.parameters())
+        rates.append(schedule.get_last_lr()[0])
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped.append(scaler.get_scale() < before)
+        if not skipped[-1]:
+            schedule.step()
+        optimizer.zero_grad()
+    return result_of(network, losses, rates, skipped, scaler.get_scale())
+
+
+def distance(a: dict, b: dict) -> float:
+    """The largest difference of losses and weights."""
+    weights = [zip(left, right) for left, right in zip(a["weights"], b["weights"])]
+    pairs = itertools.chain(zip(a["losses"], b["losses"]), *weights)
+    return max(abs(float(left) - float(right)) for left, right in pairs)
+
+
+def assert_same_run(got: dict, expected: dict, tolerance: float):
+    assert "error" not in got, got
+    assert len(got["losses"]) == len(expected["losses"])
+    assert [len(w) for w in got["weights"]] == [len(w) for w in expected["weights"]]
+    assert got["skipped"] == expected["skipped"]
+    assert got["lr"] == pytest.approx(expected["lr"], rel=1e-9, abs=1e-12)
+    assert distance(got, expected) <= tolerance
+
+
+OPTIMIZERS = [
+    {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
+    {"kind": "adamw", "lr": 0.01, "weight_decay": 0.1},
+]
+CLIPPING = [{"kind": "none"}, {"kind": "norm", "value": 0.3}, {"kind": "value", "value": 0.02}]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["kind"])
+@pytest.mark.parametrize("clipping", CLIPPING, ids=lambda c: "clip_" + c["kind"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("schedule", [True, False], ids=["cosine", "constant"])
+def test_float32_like_accelerate(replay, rng, tmp_path, optimizer, clipping, accumulation, schedule):
+    document = make_document(
+        rng, tmp_path, 20, optimizer=optimizer, clip=clipping, accumulation=accumulation,
+        schedule=schedule, warmup_steps=3 if schedule else 0,
+    )
+    assert_same_run(replay(document), train_with_accelerate(document), 1e-5)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["kind"])
+@pytest.mark.parametrize("clipping", CLIPPING, ids=lambda c: "clip_" + c["kind"])
+@pytest.mark.parametrize("items", [False, True], ids=["mean", "items"])
+def test_short_windows_like_torch(replay, rng, tmp_path, optimizer, clipping, items):
+    document = make_document(
+        rng, tmp_path, 22, optimizer=optimizer, clip=clipping, accumulation=4, items=items
+    )
+    got = replay(document)
+    assert_same_run(got, train_with_torch(document), 1e-5)
+    if not items and clipping["kind"] == "none" and optimizer["kind"] == "sgd":
+        # Accelerate divides the two batches of the last window by four.
+        assert distance(got, train_with_accelerate(document)) > 1e-3
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("clipping", CLIPPING, ids=lambda c: "clip_" + c["kind"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_mixed_precision_like_torch(replay, rng, tmp_path, precision, clipping, accumulation):
+    """16-bit arithmetic differs with the number of threads; by how much, two runs of Python tell."""
+    document = make_document(
+        rng, tmp_path, 22, precision=precision, clip=clipping, accumulation=accumulation,
+        # Overflows at first, so that steps are skipped, and grows within the run.
+        init_scale=2.0**40, growth_interval=5,
+        optimizer={"kind": "sgd", "lr": 0.02, "momentum": 0.9},
+    )
+    threads = torch.get_num_threads()
+    expected = train_with_torch(document)
+    torch.set_num_threads(1)
+    other = train_with_torch(document)
+    torch.set_num_threads(threads)
+    got = replay(document)
+    if precision == "fp16":
+        assert any(got["skipped"]) and not all(got["skipped"])
+        assert got["scale"] == expected["scale"]
+    # Rounding in the last bit of 16 moves a loss by about 1e-3 where runs differ at all.
+    assert_same_run(got, expected, max(2 * distance(expected, other), 2e-3))

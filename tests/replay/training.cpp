@@ -1,0 +1,142 @@
+// The topic `training`: a small classifier trained through the Accelerator. The document names the
+// files with the first weights and the data (float32, as they lie in memory); the result has the loss
+// of every batch, the learning rates and the last weights.
+#include <accelerant/accelerant.h>
+#include <torch/torch.h>
+
+#include <fstream>
+
+#include "refusal.h"
+#include "topics.h"
+#include "values.h"
+
+namespace replay {
+namespace {
+
+using nlohmann::json;
+
+torch::Tensor floats_in(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) throw BadDocument("cannot open " + path);
+  const auto size = static_cast<int64_t>(file.tellg());
+  torch::Tensor values = torch::empty({size / 4}, torch::kFloat32);
+  file.seekg(0);
+  file.read(static_cast<char*>(values.data_ptr()), size);
+  return values;
+}
+
+torch::nn::Sequential network(const json& layers, const torch::Tensor& weights) {
+  const auto inputs = layers.at(0).get<int64_t>();
+  const auto hidden = layers.at(1).get<int64_t>();
+  torch::nn::Sequential net(torch::nn::Linear(inputs, hidden), torch::nn::Tanh(),
+                            torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden})),
+                            torch::nn::Linear(hidden, layers.at(2).get<int64_t>()));
+  const torch::NoGradGuard no_grad;
+  int64_t start = 0;
+  for (torch::Tensor& parameter : net->parameters()) {
+    parameter.copy_(weights.narrow(0, start, parameter.numel()).view_as(parameter));
+    start += parameter.numel();
+  }
+  return net;
+}
+
+std::unique_ptr<torch::optim::Optimizer> optimizer_for(std::vector<torch::Tensor> parameters,
+                                                       const json& options) {
+  const auto kind = options.at("kind").get<std::string>();
+  const auto lr = options.at("lr").get<double>();
+  if (kind == "sgd") {
+    return std::make_unique<torch::optim::SGD>(
+        parameters, torch::optim::SGDOptions(lr).momentum(options.at("momentum").get<double>()));
+  }
+  if (kind == "adamw") {
+    return std::make_unique<torch::optim::AdamW>(
+        parameters,
+        torch::optim::AdamWOptions(lr).weight_decay(options.at("weight_decay").get<double>()));
+  }
+  throw BadDocument("unknown optimizer " + kind);
+}
+
+accelerant::Precision precision_from(const std::string& name) {
+  if (name == "fp16") return accelerant::Precision::fp16;
+  if (name == "bf16") return accelerant::Precision::bf16;
+  return accelerant::Precision::no;
+}
+
+}  // namespace
+
+json replay_training(const json& document) {
+  const auto layers = document.at("layers");
+  auto net = network(layers, floats_in(document.at("weights").get<std::string>()));
+  const auto optimizer_owner = optimizer_for(net->parameters(), document.at("optimizer"));
+
+  // Rows of inputs, each with its class at the end.
+  const auto rows =
+      floats_in(document.at("data").get<std::string>()).view({-1, layers.at(0).get<int64_t>() + 1});
+  const auto batches =
+      accelerant::data::loader(accelerant::data::tensors(rows.slice(1, 0, -1).contiguous(),
+                                                         rows.select(1, -1).to(torch::kLong)),
+                               {.batch_size = document.at("batch_size").get<int64_t>()});
+
+  accelerant::Accelerator accelerator(
+      {.cpu = true,
+       .mixed_precision = precision_from(document.value("precision", "no")),
+       .gradient_accumulation = {.steps = document.at("accumulation").get<int64_t>()},
+       .scaler = {.init_scale = document.value("init_scale", 65536.0),
+                  .growth_interval = document.value("growth_interval", int64_t{2000})}});
+  const auto epochs = document.at("epochs").get<int64_t>();
+  auto cosine = accelerant::optim::cosine_with_warmup(
+      *optimizer_owner, {.warmup_steps = document.at("warmup_steps").get<int64_t>(),
+                         .total_steps = document.value("schedule", true)
+                                            ? epochs * accelerator.updates_per_epoch(batches)
+                                            : int64_t{1} << 40});
+  auto [scheduler, loader, model, optimizer] =
+      accelerator.prepare(cosine, batches, net, optimizer_owner);
+
+  const json clip = document.value("clip", json::object());
+  const std::string clipping = clip.value("kind", "none");
+  const bool counts_items = document.value("items", false);
+  json losses = json::array();
+  json rates = json::array();
+  json norms = json::array();
+  json skipped = json::array();
+  for ([[maybe_unused]] const auto epoch : accelerator.epochs(epochs)) {
+    for (auto&& [data, target] : loader) {
+      const auto window = accelerator.accumulate(model);
+      const torch::Tensor output = model(data);
+      if (counts_items) {
+        // Rows of class 0 are not counted, so that batches differ in their number of items.
+        const auto loss = torch::nn::functional::cross_entropy(
+            output, target,
+            torch::nn::functional::CrossEntropyFuncOptions().ignore_index(0).reduction(
+                torch::kSum));
+        losses.push_back(number_to(loss.item<double>()));
+        accelerator.backward(loss, target.ne(0).sum());
+      } else {
+        const auto loss = torch::nn::functional::cross_entropy(output, target);
+        losses.push_back(number_to(loss.item<double>()));
+        accelerator.backward(loss);
+      }
+      if (clipping == "norm") {
+        const auto norm = accelerator.clip_grad_norm_(model, clip.at("value").get<double>());
+        if (norm) norms.push_back(number_to(norm->item<double>()));
+      } else if (clipping == "value") {
+        accelerator.clip_grad_value_(model, clip.at("value").get<double>());
+      }
+      const auto result = optimizer.step();
+      if (result.kind() == accelerant::StepResult::Kind::submitted) {
+        skipped.push_back(result.skipped());
+        rates.push_back(scheduler.get_last_lr().front());
+      }
+      scheduler.step();
+      optimizer.zero_grad();
+    }
+  }
+  json weights = json::array();
+  for (const torch::Tensor& parameter : model.parameters()) {
+    weights.push_back(tensor_to(parameter.detach()));
+  }
+  return {{"losses", losses},   {"lr", rates},        {"norms", norms},
+          {"skipped", skipped}, {"weights", weights}, {"scale", accelerator.scaler().get_scale()}};
+}
+
+}  // namespace replay
