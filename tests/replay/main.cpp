@@ -17,6 +17,7 @@ using nlohmann::json;
 const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"autocast", replay::replay_autocast},
     {"scaler", replay::replay_scaler},
+    {"sharding", replay::replay_sharding},
 };
 
 int usage() {

@@ -8,5 +8,6 @@ namespace replay {
 
 nlohmann::json replay_scaler(const nlohmann::json& document);
 nlohmann::json replay_autocast(const nlohmann::json& document);
+nlohmann::json replay_sharding(const nlohmann::json& document);
 
 }  // namespace replay

@@ -12,23 +12,20 @@ namespace accelerant::data {
 
 class EpochPlan {
  public:
-  // `order`: the indices of the epoch. `skip`: steps left out at the beginning.
-  EpochPlan(std::vector<int64_t> order, Sharding sharding, int64_t skip);
+  // `order`: the indices of the epoch.
+  EpochPlan(std::vector<int64_t> order, Sharding sharding);
 
-  // Steps to deliver, skipped ones not counted.
-  int64_t steps() const { return steps_; }
+  int64_t steps() const { return sharding_.steps(); }
   // The indices of a step, in the order in which they form the batch.
   std::vector<int64_t> indices(int64_t step) const;
   // As in Sharding.
-  int64_t position_before(int64_t step) const { return sharding_.position_before(skip_ + step); }
-  int64_t samples(int64_t step) const { return sharding_.samples(skip_ + step); }
+  int64_t position_before(int64_t step) const { return sharding_.position_before(step); }
+  int64_t samples(int64_t step) const { return sharding_.samples(step); }
   int64_t remainder() const { return sharding_.remainder(); }
 
  private:
   std::shared_ptr<const std::vector<int64_t>> order_;  // plans are copied into worker threads
   Sharding sharding_;
-  int64_t skip_;
-  int64_t steps_;
 };
 
 }  // namespace accelerant::data

@@ -97,7 +97,7 @@ class LoaderState {
   const EpochPlan& plan() const { return *plan_; }
   int64_t stream_start() const { return position_; }
 
-  EpochPlan make_plan(int64_t epoch, int64_t start, int64_t skip) const;
+  EpochPlan make_plan(int64_t epoch, int64_t start) const;
   Sharding make_sharding(int64_t epoch, int64_t start) const;
   // Where the next loop starts, skipped batches included.
   int64_t next_position() const;
@@ -120,6 +120,7 @@ class LoaderState {
   bool last_ = false;
   int64_t current_epoch_ = 0;
   int64_t current_samples_ = 0;
+  int64_t current_units_ = 0;  // positions that the current batch of a stream took
   int64_t delivered_ = 0;
   int64_t position_ = 0;
   std::optional<EpochPlan> plan_;

@@ -48,7 +48,8 @@ class Sharding {
   // The positions this process delivers in a step, 0 <= step < steps().
   std::vector<int64_t> positions(int64_t step) const;
 
-  // Samples of all processes handed out before a step; position_before(steps()) is where it ends.
+  // Samples of the epoch, over all processes, that were handed out before a step. A Sharding that
+  // starts there deals out the rest, so this is also how steps are skipped.
   int64_t position_before(int64_t step) const;
 
   // Samples of all processes in a step, those that only complete it not counted.

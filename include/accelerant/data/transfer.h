@@ -96,7 +96,7 @@ class Transfer {
   static std::shared_ptr<Arrival> record_current(c10::Device device);
   static void wait_for(const Arrival& arrival);
   static void use_on_current(const at::Tensor& tensor);
-  [[noreturn]] void refuse_unknown_batch() const;
+  void refuse_unknown_batch() const;
 
   c10::Device device_;
   bool moves_;
