@@ -1,0 +1,253 @@
+// What a data set is, and two helpers to make one.
+//
+// A data set is any class with one of these forms; nothing has to be derived from.
+//
+//   by index    size() and get(index), or get(index, Random&) to draw random numbers
+//   by batch    size() and get_batch(indices): a std::vector of samples is collated, anything else
+//               is the batch
+//   as a stream next(), a std::optional<Sample>; may also have reset(epoch) or reset(), called when
+//               an epoch starts, skip(n), which passes over n samples, and size()
+//
+// size() gives an integer, or a std::optional of one as in torch::data. `indices` is what can be
+// made of a std::vector of int64_t or size_t: a span, an at::ArrayRef, the vector itself. A data
+// set with both get and get_batch is asked by get, unless get_batch gives ready batches. Data sets
+// of torch::data fit these forms as they are (see torch_data.h).
+//
+// Who owns it: data::loader copies a data set given as an lvalue, moves one given as an rvalue, and
+// shares one given as a std::shared_ptr. Copying a class that holds tensors does not copy their
+// data.
+//
+// Worker threads: a data set whose get (or get_batch) is const is used by all workers at once, so
+// const must mean thread-safe. Otherwise each worker has a copy, as in torch::data; a data set that
+// is shared or cannot be copied is used by one worker at a time. Random numbers should come from
+// the Random& argument; a data set that draws from torch's global generator works, but what it
+// draws then depends on which worker comes first.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "accelerant/data/random.h"
+
+namespace accelerant::data {
+
+namespace detail {
+
+template <class T>
+struct OptionalValue {
+  using Type = T;
+  static constexpr bool is_optional = false;
+};
+template <class T>
+struct OptionalValue<std::optional<T>> {
+  using Type = T;
+  static constexpr bool is_optional = true;
+};
+
+template <class T>
+constexpr bool is_vector = false;
+template <class T, class A>
+constexpr bool is_vector<std::vector<T, A>> = true;
+
+// Asked by index.
+template <class D>
+concept Gets = requires(D& dataset, int64_t index) {
+  dataset.get(index);
+};
+template <class D>
+concept GetsWithRandom = requires(D& dataset, int64_t index, Random& random) {
+  dataset.get(index, random);
+};
+
+auto get_sample(GetsWithRandom auto& dataset, int64_t index, Random& random) {
+  return dataset.get(index, random);
+}
+template <Gets D>
+requires(!GetsWithRandom<D>) auto get_sample(D& dataset, int64_t index, Random&) {
+  return dataset.get(static_cast<decltype(index)>(index));
+}
+
+// Asked by a list of indices, of either type.
+template <class D>
+concept GetsBatch64 = requires(D& dataset, const std::vector<int64_t>& indices) {
+  dataset.get_batch(indices);
+};
+template <class D>
+concept GetsBatchSize = requires(D& dataset, const std::vector<std::size_t>& indices) {
+  dataset.get_batch(indices);
+};
+
+template <GetsBatch64 D>
+auto get_samples(D& dataset, const std::vector<int64_t>& indices) {
+  return dataset.get_batch(indices);
+}
+template <GetsBatchSize D>
+requires(!GetsBatch64<D>) auto get_samples(D& dataset, const std::vector<int64_t>& indices) {
+  const std::vector<std::size_t> unsigned_indices(indices.begin(), indices.end());
+  return dataset.get_batch(unsigned_indices);
+}
+
+// Asked for what comes next.
+template <class D>
+concept GivesNext = requires(D& dataset) {
+  requires OptionalValue<std::remove_cvref_t<decltype(dataset.next())>>::is_optional;
+};
+// A torch stream: asked for a number of samples. An ArrayRef can be made of one number, so data
+// sets that take indices have to be kept apart.
+template <class D>
+concept GivesNextBatch =
+    !GetsBatch64<D> && !GetsBatchSize<D> && requires(D & dataset, std::size_t count) {
+  dataset.get_batch(count);
+};
+
+template <class D>
+concept AnyIndexed = Gets<D> || GetsWithRandom<D> || GetsBatch64<D> || GetsBatchSize<D>;
+template <class D>
+concept AnyStream = GivesNext<D> || GivesNextBatch<D>;
+
+// size() as a number, if there is one and it knows.
+template <class D>
+std::optional<int64_t> size_of(const D& dataset) {
+  if constexpr (requires { dataset.size(); }) {
+    if constexpr (OptionalValue<std::remove_cvref_t<decltype(dataset.size())>>::is_optional) {
+      const auto size = dataset.size();
+      return size ? std::optional(static_cast<int64_t>(*size)) : std::nullopt;
+    } else {
+      return static_cast<int64_t>(dataset.size());
+    }
+  } else {
+    return std::nullopt;
+  }
+}
+
+void check_same_length(std::span<const at::Tensor> tensors);
+// The rows of each tensor, in the order of the indices, as new tensors.
+void select_rows(std::span<const at::Tensor> tensors, const std::vector<int64_t>& indices,
+                 std::span<at::Tensor> rows);
+
+}  // namespace detail
+
+template <class D>
+concept Dataset =
+    detail::AnyIndexed<std::remove_cvref_t<D>> || detail::AnyStream<std::remove_cvref_t<D>>;
+
+// --- tensors: rows of tensors as samples ----------------------------------------------------------
+
+// Made by data::tensors.
+template <class... Tensors>
+class TensorDataset {
+ public:
+  using Sample = std::tuple<Tensors...>;
+
+  explicit TensorDataset(const Tensors&... tensors) : tensors_{tensors...} {
+    detail::check_same_length(tensors_);
+  }
+
+  int64_t size() const { return tensors_[0].size(0); }
+
+  Sample get_batch(const std::vector<int64_t>& indices) const {
+    std::array<at::Tensor, sizeof...(Tensors)> rows;
+    detail::select_rows(tensors_, indices, rows);
+    return as_tuple(std::move(rows));
+  }
+
+  // One row of each.
+  Sample get(int64_t index) const {
+    std::array<at::Tensor, sizeof...(Tensors)> row;
+    for (std::size_t i = 0; i < row.size(); ++i) row[i] = tensors_[i].select(0, index).clone();
+    return as_tuple(std::move(row));
+  }
+
+ private:
+  static Sample as_tuple(std::array<at::Tensor, sizeof...(Tensors)>&& rows) {
+    return std::apply([](auto&... row) { return Sample{std::move(row)...}; }, rows);
+  }
+
+  std::array<at::Tensor, sizeof...(Tensors)> tensors_;
+};
+
+// Sample i is row i of every tensor: tensors(images, labels). Batches are std::tuple of tensors,
+// made by copying rows, on the device where the tensors are; they never share memory with the data
+// set. The tensors must have the same length in dimension 0.
+template <std::same_as<at::Tensor>... Tensors>
+requires(sizeof...(Tensors) > 0) TensorDataset<Tensors...> tensors(const Tensors&... all) {
+  return TensorDataset<Tensors...>(all...);
+}
+
+// --- map: a function applied to every sample ------------------------------------------------------
+
+// Made by data::map.
+template <class D, class F>
+class MappedDataset {
+ public:
+  MappedDataset(D dataset, F function)
+      : dataset_(std::move(dataset)), function_(std::move(function)) {}
+
+  std::optional<int64_t> size() const { return detail::size_of(dataset_); }
+
+  // const, that is thread-safe, if data set and function are.
+  auto get(int64_t index, Random& random) const
+      requires(detail::Gets<const D> || detail::GetsWithRandom<const D>) {
+    return apply(function_, detail::get_sample(dataset_, index, random), random);
+  }
+  auto get(int64_t index, Random& random) requires(
+      (detail::Gets<D> || detail::GetsWithRandom<D>)&&!(detail::Gets<const D> ||
+                                                        detail::GetsWithRandom<const D>)) {
+    return apply(function_, detail::get_sample(dataset_, index, random), random);
+  }
+
+  // A data set that only gives batches is mapped batch by batch.
+  auto get_batch(const std::vector<int64_t>& indices) requires(
+      (detail::GetsBatch64<D> || detail::GetsBatchSize<D>)&&!(detail::Gets<D> ||
+                                                              detail::GetsWithRandom<D>)) {
+    return std::invoke(function_, detail::get_samples(dataset_, indices));
+  }
+
+  auto next() requires detail::GivesNext<D> {
+    using Result = decltype(std::invoke(function_, *dataset_.next()));
+    auto sample = dataset_.next();
+    return sample ? std::optional<Result>(std::invoke(function_, std::move(*sample)))
+                  : std::nullopt;
+  }
+  void reset(int64_t epoch) requires detail::GivesNext<D> {
+    if constexpr (requires { dataset_.reset(epoch); }) {
+      dataset_.reset(epoch);
+    } else if constexpr (requires { dataset_.reset(); }) {
+      dataset_.reset();
+    }
+  }
+  void skip(int64_t n) requires requires(D& dataset) { dataset.skip(n); }
+  { dataset_.skip(n); }
+
+ private:
+  template <class Function, class Sample>
+  static auto apply(Function& function, Sample&& sample, Random& random) {
+    if constexpr (std::invocable<Function&, Sample, Random&>) {
+      return std::invoke(function, std::forward<Sample>(sample), random);
+    } else {
+      return std::invoke(function, std::forward<Sample>(sample));
+    }
+  }
+
+  D dataset_;
+  F function_;
+};
+
+// A data set whose samples are f(sample), or f(sample, random). The data set is copied or moved.
+template <Dataset D, class F>
+auto map(D&& dataset, F&& function) {
+  return MappedDataset<std::remove_cvref_t<D>, std::decay_t<F>>(std::forward<D>(dataset),
+                                                                std::forward<F>(function));
+}
+
+}  // namespace accelerant::data

@@ -1,0 +1,31 @@
+// What one process delivers in one epoch: the order of the samples joined with their sharding.
+// The loader makes one for each loop; use Sharding for questions about numbers of batches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "accelerant/data/sharding.h"
+
+namespace accelerant::data {
+
+class EpochPlan {
+ public:
+  // `order`: the indices of the epoch.
+  EpochPlan(std::vector<int64_t> order, Sharding sharding);
+
+  int64_t steps() const { return sharding_.steps(); }
+  // The indices of a step, in the order in which they form the batch.
+  std::vector<int64_t> indices(int64_t step) const;
+  // As in Sharding.
+  int64_t position_before(int64_t step) const { return sharding_.position_before(step); }
+  int64_t samples(int64_t step) const { return sharding_.samples(step); }
+  int64_t remainder() const { return sharding_.remainder(); }
+
+ private:
+  std::shared_ptr<const std::vector<int64_t>> order_;  // plans are copied into worker threads
+  Sharding sharding_;
+};
+
+}  // namespace accelerant::data

@@ -1,0 +1,153 @@
+// Batches of a data set, epoch after epoch.
+//
+//   auto batches = data::loader(dataset, {.batch_size = 64, .shuffle = true});
+//   for (auto&& [images, labels] : batches) ...
+//
+// Every loop over a loader is one epoch, and the next loop is the next epoch, however the last one
+// ended. What a loop knows (is_last_batch, position, ...) and saves (state_dict) are the members of
+// LoaderState, which a Loader has too. The order is a function of (seed, epoch), so set_epoch repeats an epoch exactly, and
+// load_state_dict goes on in the middle of one. Workers make batches in the background without
+// changing what comes out.
+//
+// A Loader is a handle: copies share the data set and the place in it. Only one loop at a time. See
+// dataset.h for data sets and who owns them, collate.h for how samples become a batch,
+// loader_options.h for the options.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "accelerant/data/dataset.h"
+#include "accelerant/data/loader_options.h"
+#include "accelerant/data/loader_state.h"
+#include "accelerant/data/loop.h"
+#include "accelerant/data/placement.h"
+#include "accelerant/data/source.h"
+#include "accelerant/data/torch_data.h"
+
+namespace accelerant::data {
+
+template <class Batch>
+class Loader : public LoaderHandle {
+ public:
+  using BatchType = Batch;
+  class Iterator;
+
+  Loader(std::shared_ptr<detail::Source<Batch>> source, LoaderOptions options,
+         Placement placement = {})
+      : LoaderHandle(
+            std::make_shared<LoaderState>(options, placement, source->kind(), source->size())),
+        source_(std::move(source)),
+        options_(std::make_shared<const LoaderOptions>(std::move(options))),
+        placement_(std::make_shared<const Placement>(std::move(placement))) {}
+
+  // Begins a loop, and with it an epoch. The loop ends when the last copy of the iterator is gone,
+  // or when it reaches the end.
+  Iterator begin() const { return Iterator(*this); }
+  std::default_sentinel_t end() const { return {}; }
+
+  // A loader over the same data set that delivers as the placement says. It starts at the epoch
+  // and position of this one and has a state of its own from then on.
+  Loader placed(const Placement& placement) const {
+    Loader result(source_, *options_, placement);
+    result.state()->start_like(*state());
+    return result;
+  }
+
+  const LoaderOptions& options() const { return *options_; }
+  const Placement& placement() const { return *placement_; }
+
+ private:
+  std::shared_ptr<detail::Source<Batch>> source_;
+  std::shared_ptr<const LoaderOptions> options_;
+  std::shared_ptr<const Placement> placement_;
+};
+
+// An input iterator: one batch at a time, in one direction. Batches are handed out as references to
+// a place that the next ++ overwrites; move or copy what should live longer.
+template <class Batch>
+class Loader<Batch>::Iterator {
+ public:
+  using iterator_concept = std::input_iterator_tag;
+  using value_type = Batch;
+  using difference_type = std::ptrdiff_t;
+
+  explicit Iterator(const Loader& loader)
+      : loop_(std::make_shared<detail::Loop<Batch>>(loader.source_, loader.state(),
+                                                    *loader.options_, *loader.placement_)) {}
+
+  Batch& operator*() const { return loop_->batch(); }
+  Batch* operator->() const { return &loop_->batch(); }
+  Iterator& operator++() {
+    loop_->advance();
+    return *this;
+  }
+  void operator++(int) { loop_->advance(); }
+  friend bool operator==(const Iterator& iterator, std::default_sentinel_t) {
+    return iterator.loop_->is_over();
+  }
+
+ private:
+  std::shared_ptr<detail::Loop<Batch>> loop_;
+};
+
+namespace detail {
+
+template <class T>
+struct PointedTo {
+  using Type = T;
+  static constexpr bool is_pointer = false;
+};
+template <class T>
+struct PointedTo<std::shared_ptr<T>> {
+  using Type = T;
+  static constexpr bool is_pointer = true;
+};
+template <class T>
+struct PointedTo<std::unique_ptr<T>> {
+  using Type = T;
+  static constexpr bool is_pointer = true;
+};
+
+}  // namespace detail
+
+// A loader over the data set, which is copied (lvalue), moved (rvalue) or shared (shared_ptr).
+// `collate_function` makes a batch of a std::vector of samples; without it the rules of collate.h
+// apply.
+template <class D, class Collate = detail::DefaultCollate>
+auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = {}) {
+  using Given = detail::PointedTo<std::remove_cvref_t<D>>;
+  using Set = std::remove_const_t<typename Given::Type>;
+  static_assert(Dataset<Set>,
+                "this is not a data set: it needs size() and get(index), or size() and "
+                "get_batch(indices), or next() (see data/dataset.h)");
+  std::shared_ptr<Set> set;
+  if constexpr (Given::is_pointer) {
+    set = std::forward<D>(dataset);
+  } else {
+    set = std::make_shared<Set>(std::forward<D>(dataset));
+  }
+  if constexpr (detail::AnyIndexed<Set>) {
+    using Source = detail::IndexedSource<Set, Collate>;
+    auto source =
+        std::make_shared<Source>(std::move(set), !Given::is_pointer, std::move(collate_function));
+    return Loader<typename Source::Batch>(std::move(source), std::move(options));
+  } else {
+    using Source = detail::StreamSource<Set, Collate>;
+    auto source = std::make_shared<Source>(std::move(set), std::move(collate_function));
+    return Loader<typename Source::Batch>(std::move(source), std::move(options));
+  }
+}
+
+// The next loop over the loader leaves out its first n batches. Returns the same loader.
+template <class Batch>
+Loader<Batch> skip_first_batches(const Loader<Batch>& loader, int64_t n) {
+  loader.skip_first_batches(n);
+  return loader;
+}
+
+}  // namespace accelerant::data

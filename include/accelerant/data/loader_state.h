@@ -1,0 +1,156 @@
+// Where a loader stands: epoch, position, what is left. The part of a loader that does not depend on
+// the type of its batches, so that accumulation, metrics and checkpoints can hold it.
+//
+//   std::shared_ptr<LoaderState> state = loader.state();
+//   if (state->is_last_batch()) flush();
+//
+// Shared by the Loader, its copies and whoever asked for it. Not thread-safe: to be used from the
+// thread that runs the loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+
+#include "accelerant/data/epoch_plan.h"
+#include "accelerant/data/loader_options.h"
+#include "accelerant/data/placement.h"
+
+namespace accelerant::data {
+
+namespace detail {
+template <class Batch>
+class Loop;
+}
+
+// Samples that are asked for by index; that come one after the other; batches that do.
+enum class SourceKind { indexed, stream, batch_stream };
+
+class LoaderState {
+ public:
+  // `dataset_length`: unknown for most streams.
+  LoaderState(const LoaderOptions& options, const Placement& placement, SourceKind kind,
+              std::optional<int64_t> dataset_length);
+
+  // Epoch, position and seed of another state, whatever its placement.
+  void start_like(const LoaderState& other);
+
+  // --- The batch that is being processed ---
+
+  // Whether a loop is running.
+  bool is_active() const { return active_; }
+  // The current batch is the last of the epoch. False outside of a loop.
+  bool is_last_batch() const { return active_ && last_; }
+  // Batches still to be processed, the current one included; outside of a loop, how many the next
+  // one will give. Nothing where it is not known (streams without a size).
+  std::optional<int64_t> batches_left() const;
+  // Samples in the current batch over all processes, those that only fill it up not counted. 0
+  // outside of a loop.
+  int64_t current_samples() const { return active_ ? current_samples_ : 0; }
+
+  // --- The epoch ---
+
+  // Samples of the last batch over all processes; 0 if it is full, or not known (streams).
+  int64_t remainder() const;
+  // Batches that this process gets in a whole epoch, exactly. Nothing for streams without a size.
+  std::optional<int64_t> length() const;
+  // The epoch of the running loop, or of the next one.
+  int64_t epoch() const { return active_ ? current_epoch_ : next_epoch_; }
+  // The next loop is of this epoch, from its beginning. Inside of a loop: the one after it.
+  void set_epoch(int64_t epoch);
+  // Samples of the epoch, over all processes, that have been handed out; the current batch is one of
+  // them, batches made ahead are not. Streams of ready batches count batches.
+  int64_t position() const;
+  // The next loop leaves out its first n batches (of each process); once. Costs nothing but for
+  // streams that cannot skip.
+  void skip_first_batches(int64_t n);
+
+  // --- Saving and resuming ---
+
+  // seed, epoch and position, and the length of the data set to check against.
+  nlohmann::json state_dict() const;
+  // The next loop goes on from there, also with another number of processes or another batch size.
+  // Throws if the state is of a data set of another length.
+  void load_state_dict(const nlohmann::json& state);
+
+  // --- What the loader is ---
+
+  // Samples that all processes take in one step; 0 if that varies (batch sampler, ready batches).
+  int64_t total_batch_size() const { return total_batch_size_; }
+  // Samples in the data set, if it can tell.
+  std::optional<int64_t> dataset_length() const { return dataset_length_; }
+  // The seed of orders and samples; the default one is read when it is first asked for.
+  uint64_t seed() const;
+  bool is_stream() const { return kind_ != SourceKind::indexed; }
+
+ private:
+  template <class Batch>
+  friend class detail::Loop;
+
+  // A loop begins: the plan of its epoch is made. Throws if one is running already.
+  void begin_loop();
+  // A batch is handed out. Streams say how many positions it took and how many samples it has.
+  void deliver(int64_t stream_units, int64_t stream_samples, bool last_of_stream);
+  void end_loop();
+
+  const EpochPlan& plan() const { return *plan_; }
+  int64_t stream_start() const { return position_; }
+
+  EpochPlan make_plan(int64_t epoch, int64_t start) const;
+  Sharding make_sharding(int64_t epoch, int64_t start) const;
+  // Where the next loop starts, skipped batches included.
+  int64_t next_position() const;
+
+  LoaderOptions options_;
+  ShardingOptions sharding_;
+  SourceKind kind_;
+  std::optional<int64_t> dataset_length_;
+  int64_t total_batch_size_;
+  mutable std::optional<uint64_t> seed_;
+
+  // The next loop. `decided_` says that it was set inside of the running one.
+  int64_t next_epoch_ = 0;
+  int64_t next_start_ = 0;
+  int64_t next_skip_ = 0;
+  bool decided_ = false;
+
+  // The running loop.
+  bool active_ = false;
+  bool last_ = false;
+  int64_t current_epoch_ = 0;
+  int64_t current_samples_ = 0;
+  int64_t current_units_ = 0;  // positions that the current batch of a stream took
+  int64_t delivered_ = 0;
+  int64_t position_ = 0;
+  std::optional<EpochPlan> plan_;
+};
+
+// The part of Loader<Batch> that is the same for every type of batch: its state, shared by all
+// copies of the handle, and the members of the state; see there.
+class LoaderHandle {
+ public:
+  explicit LoaderHandle(std::shared_ptr<LoaderState> state);
+
+  std::shared_ptr<LoaderState> state() const { return state_; }
+
+  bool is_last_batch() const { return state_->is_last_batch(); }
+  std::optional<int64_t> batches_left() const { return state_->batches_left(); }
+  int64_t current_samples() const { return state_->current_samples(); }
+  int64_t remainder() const { return state_->remainder(); }
+  std::optional<int64_t> length() const { return state_->length(); }
+  int64_t epoch() const { return state_->epoch(); }
+  void set_epoch(int64_t epoch) const { state_->set_epoch(epoch); }
+  int64_t position() const { return state_->position(); }
+  void skip_first_batches(int64_t n) const { state_->skip_first_batches(n); }
+  nlohmann::json state_dict() const;
+  void load_state_dict(const nlohmann::json& state) const;
+  int64_t total_batch_size() const { return state_->total_batch_size(); }
+  std::optional<int64_t> dataset_length() const { return state_->dataset_length(); }
+  uint64_t seed() const { return state_->seed(); }
+
+ private:
+  std::shared_ptr<LoaderState> state_;
+};
+
+}  // namespace accelerant::data

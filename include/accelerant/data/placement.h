@@ -1,0 +1,46 @@
+// Where and how a loader delivers its batches. Accelerator::prepare fills one in; programs that do
+// without an Accelerator may as well:
+//
+//   auto on_gpu = batches.placed({.device = at::Device(at::kCUDA, 0)});
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+namespace accelerant::data {
+
+class LoaderState;
+
+struct Placement {
+  // Where the tensors of a batch go. Default: the CPU.
+  c10::Device device = c10::Device(c10::DeviceType::CPU);
+  // Move them there; if false they stay where the data set left them. Default: true.
+  bool move = true;
+  // Copy to a GPU from pinned memory on a stream of its own, one batch ahead, without blocking the
+  // host. The stream that is current when a batch is taken waits for its copy. Default: true.
+  bool non_blocking = true;
+
+  // Which process of how many this one is. Default: the only one.
+  int64_t rank = 0;
+  int64_t num_processes = 1;
+  // Each batch is cut into num_processes parts, instead of being for one process. Default: false.
+  bool split_batches = false;
+  // Complete the last round of batches from the beginning of the order, so that all processes get
+  // the same number of batches of the same size. Has no effect on one process. Default: true.
+  bool even_batches = true;
+
+  // What is set here replaces what the loader's options say.
+  std::optional<uint64_t> seed = {};
+  std::optional<int64_t> workers = {};
+  std::optional<int64_t> prefetch = {};
+
+  // Called when a loop over the loader begins (true, before its first batch is made) and when it
+  // ends (false), on the thread of the loop. What it throws at the end is logged, not passed on,
+  // because that can be while another exception is under way.
+  std::function<void(LoaderState&, bool active)> on_loop = {};
+};
+
+}  // namespace accelerant::data

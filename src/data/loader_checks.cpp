@@ -1,0 +1,102 @@
+#include "data/loader_checks.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "accelerant/core/error.h"
+
+namespace accelerant::data {
+namespace {
+
+using nlohmann::json;
+
+void require_at_least(int64_t minimum, const char* problem, int64_t got) {
+  if (got >= minimum) return;
+  throw Error(ErrorDetails{.problem = problem,
+                           .expected = std::to_string(minimum) + " or more",
+                           .got = std::to_string(got)});
+}
+
+void refuse(bool both, const char* problem, const char* expected, const char* got) {
+  if (both) throw Error(ErrorDetails{.problem = problem, .expected = expected, .got = got});
+}
+
+void check_stream(const LoaderOptions& options, const Placement& placement, SourceKind kind) {
+  refuse(options.shuffle || options.sampler || options.batch_sampler,
+         "A stream has an order of its own", "neither shuffle nor sampler nor batch_sampler",
+         "one of them");
+  refuse(kind == SourceKind::batch_stream && options.batch_size != 1,
+         "A stream of ready batches is handed out as it is", "the default batch_size of 1",
+         "another one");
+  refuse(kind == SourceKind::batch_stream && options.drop_last,
+         "A stream of ready batches is handed out as it is", "drop_last = false", "true");
+  refuse(placement.num_processes > 1, "Streams cannot be shared between processes",
+         "1 process, or a data set with get(index)", "more processes");
+}
+
+}  // namespace
+
+void check_options(const LoaderOptions& options, const Placement& placement, SourceKind kind,
+                   std::optional<int64_t> dataset_length) {
+  require_at_least(1, "The batch_size of a loader is too small", options.batch_size);
+  require_at_least(0, "A loader cannot have so few workers",
+                   placement.workers.value_or(options.workers));
+  require_at_least(1, "The prefetch of a loader is too small",
+                   placement.prefetch.value_or(options.prefetch));
+  if (kind != SourceKind::indexed) return check_stream(options, placement, kind);
+  if (!dataset_length) {
+    throw Error(ErrorDetails{.problem = "A loader needs to know how many samples there are",
+                             .expected = "a data set whose size() gives a number",
+                             .got = "nothing",
+                             .hint = "make it a stream (next()) if it has no length"});
+  }
+  require_at_least(0, "A data set cannot have so few samples", *dataset_length);
+  refuse(options.sampler && options.shuffle, "A loader got two orders", "sampler or shuffle",
+         "both");
+  refuse(options.batch_sampler &&
+             (options.batch_size != 1 || options.shuffle || options.drop_last || options.sampler),
+         "A batch sampler makes the batches by itself",
+         "no batch_size, shuffle, drop_last or sampler beside batch_sampler", "one of them");
+}
+
+void check_order_length(const std::vector<int64_t>& order, int64_t size) {
+  if (static_cast<int64_t>(order.size()) == size) return;
+  throw Error(ErrorDetails{.problem = "A sampler does not keep its word",
+                           .expected = "size() indices from order(), " + std::to_string(size),
+                           .got = std::to_string(order.size())});
+}
+
+void check_order(const std::vector<int64_t>& order, int64_t dataset_length) {
+  for (const int64_t index : order) {
+    if (index >= 0 && index < dataset_length) continue;
+    throw Error(ErrorDetails{.problem = "A sampler gave an index that the data set does not have",
+                             .expected = "0 <= index < " + std::to_string(dataset_length),
+                             .got = std::to_string(index)});
+  }
+}
+
+LoaderPosition read_state(const json& state, std::optional<int64_t> dataset_length) {
+  LoaderPosition result{};
+  try {
+    result = {state.at("seed").get<uint64_t>(), state.at("epoch").get<int64_t>(),
+              state.at("position").get<int64_t>()};
+  } catch (const json::exception& error) {
+    throw Error(ErrorDetails{.problem = "This is not the state of a loader",
+                             .expected = "seed, epoch and position",
+                             .got = error.what()});
+  }
+  require_at_least(0, "The state of a loader has a useless epoch", result.epoch);
+  require_at_least(0, "The state of a loader has a useless position", result.position);
+  const auto saved = state.find("dataset_length");
+  if (dataset_length && saved != state.end() && *saved != *dataset_length) {
+    throw Error(ErrorDetails{
+        .problem = "The state of a loader is of another data set",
+        .expected = "a data set of " + saved->dump() + " samples",
+        .got = std::to_string(*dataset_length),
+        .hint = "orders of data sets of different lengths have nothing in common; use set_epoch to "
+                "begin an epoch anew"});
+  }
+  return result;
+}
+
+}  // namespace accelerant::data

@@ -1,0 +1,31 @@
+// What a loader refuses, said in words.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <vector>
+
+#include "accelerant/data/loader_options.h"
+#include "accelerant/data/loader_state.h"
+#include "accelerant/data/placement.h"
+
+namespace accelerant::data {
+
+void check_options(const LoaderOptions& options, const Placement& placement, SourceKind kind,
+                   std::optional<int64_t> dataset_length);
+
+// A sampler must give what it says and what the data set has.
+void check_order_length(const std::vector<int64_t>& order, int64_t size);
+void check_order(const std::vector<int64_t>& order, int64_t dataset_length);
+
+struct LoaderPosition {
+  uint64_t seed;
+  int64_t epoch;
+  int64_t position;
+};
+
+// The state that state_dict wrote.
+LoaderPosition read_state(const nlohmann::json& state, std::optional<int64_t> dataset_length);
+
+}  // namespace accelerant::data

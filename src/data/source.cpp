@@ -1,0 +1,79 @@
+// What sources and loops share, whatever the type of the batch.
+#include "accelerant/data/source.h"
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <exception>
+
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "accelerant/data/loop.h"
+#include "compat/intra_op_threads.h"
+
+namespace accelerant::data::detail {
+namespace {
+
+// The text of the exception under way.
+std::string current_message() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
+
+// The first few indices of a batch.
+std::string list(std::span<const int64_t> indices) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < indices.size() && i < kShown; ++i) {
+    text += c10::str(i == 0 ? "" : ", ", indices[i]);
+  }
+  return indices.size() > kShown ? c10::str(text, ", ... (", indices.size(), " samples)") : text;
+}
+
+}  // namespace
+
+void rethrow_with_sample(int64_t index) {
+  std::throw_with_nested(
+      Error(c10::str("The data set failed on sample ", index, ": ", current_message())));
+}
+
+void rethrow_with_samples(std::span<const int64_t> indices) {
+  try {
+    throw;
+  } catch (const Error&) {
+    throw;  // ours: it names the samples it is about
+  } catch (...) {
+    std::throw_with_nested(Error(
+        c10::str("Making the batch of samples ", list(indices), " failed: ", current_message())));
+  }
+}
+
+void throw_stream_in_use() {
+  throw Error(ErrorDetails{.problem = "Two loops read from one stream at once",
+                           .expected = "one loop at a time over a stream data set",
+                           .got = "a second loader over it",
+                           .hint = "give each loader a data set of its own"});
+}
+
+int64_t rows_of_first_tensor(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : 1;
+}
+
+void call_at_end(const std::function<void(LoaderState&, bool)>& on_loop, LoaderState& state) {
+  try {
+    on_loop(state, false);
+  } catch (...) {
+    log(LogLevel::error, c10::str("The end of a loop over a loader: ", current_message()));
+  }
+}
+
+void use_one_intra_op_thread() { compat::use_one_intra_op_thread(); }
+
+}  // namespace accelerant::data::detail
