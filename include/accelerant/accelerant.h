@@ -1,6 +1,9 @@
 // All of Accelerant. Programs that care for compile time include the parts they use.
 #pragma once
 
+#include "accelerant/accelerator/clear_device_cache.h"
+#include "accelerant/accelerator/find_executable_batch_size.h"
+#include "accelerant/accelerator/set_seed.h"
 #include "accelerant/amp/amp_optimizer.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/custom_function.h"
@@ -17,5 +20,7 @@
 #include "accelerant/optim/reduce_lr_on_plateau.h"
 #include "accelerant/tensor/cast.h"
 #include "accelerant/tensor/nested.h"
+#include "accelerant/tensor/nested_ops.h"
+#include "accelerant/tensor/nested_zip.h"
 #include "accelerant/track/progress_bar.h"
 #include "accelerant/version.h"

@@ -18,6 +18,7 @@ const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"autocast", replay::replay_autocast},
     {"scaler", replay::replay_scaler},
     {"schedule", replay::replay_schedule},
+    {"utilities", replay::replay_utilities},
 };
 
 int usage() {

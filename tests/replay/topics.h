@@ -9,5 +9,6 @@ namespace replay {
 nlohmann::json replay_scaler(const nlohmann::json& document);
 nlohmann::json replay_autocast(const nlohmann::json& document);
 nlohmann::json replay_schedule(const nlohmann::json& document);
+nlohmann::json replay_utilities(const nlohmann::json& document);
 
 }  // namespace replay
