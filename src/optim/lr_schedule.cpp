@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "accelerant/core/log.h"
 #include "optim/option_checks.h"
 
 namespace accelerant::optim {
@@ -40,8 +41,9 @@ void check_warmup_and_total(const char* kind, int64_t warmup_steps, int64_t tota
   require_at_least(kind, "total_steps", total_steps, 1,
                    "set it to the number of optimizer updates of the whole run");
   if (warmup_steps <= total_steps) return;
-  refuse_option(kind, "warmup_steps", c10::str("at most total_steps, ", total_steps),
-                c10::str(warmup_steps), "the base rate would never be reached");
+  log(LogLevel::warning, c10::str(kind, ": warmup_steps, ", warmup_steps,
+                                  ", are more than total_steps, ", total_steps,
+                                  ": the run ends before the base rate is reached"));
 }
 
 double half_cosine(double cycles, double progress) {
@@ -76,7 +78,7 @@ void LinearWithWarmup::validate() const {
 
 double CosineWithWarmup::rate(double base_lr, int64_t step) const {
   if (step < warmup_steps) return base_lr * progress_between(0, warmup_steps, step);
-  const double progress = progress_after(warmup_steps, total_steps, std::min(step, total_steps));
+  const double progress = progress_after(warmup_steps, total_steps, step);
   return base_lr * lifted(half_cosine(cycles, progress), min_lr_ratio);
 }
 

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <torch/script.h>
 
+#include <nlohmann/json.hpp>
+
 #include <type_traits>
 
 #include "accelerator/helpers.h"

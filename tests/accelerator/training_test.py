@@ -231,7 +231,7 @@ def test_mixed_precision_like_torch(replay, rng, tmp_path, precision, clipping, 
     document = make_document(
         rng, tmp_path, 22, precision=precision, clip=clipping, accumulation=accumulation,
         # Overflows at first, so that steps are skipped, and grows within the run.
-        init_scale=2.0**40, growth_interval=5,
+        init_scale=2.0**22, growth_interval=5,
         optimizer={"kind": "sgd", "lr": 0.02, "momentum": 0.9},
     )
     threads = torch.get_num_threads()

@@ -176,7 +176,9 @@ TEST(Traps, Trap12GradientsAreUnscaledOncePerWindow) {
     for (int repeat = 0; repeat < 2; ++repeat) {
       const auto norm = accelerator.clip_grad_norm_(model, 100.0);
       EXPECT_EQ(norm.has_value(), i == 1);
-      if (norm) EXPECT_EQ(norm->item<float>(), 8.0F);
+      if (norm) {
+        EXPECT_EQ(norm->item<float>(), 8.0F);
+      }
     }
     accelerator.unscale_gradients();
     optimizer.step();
@@ -347,7 +349,7 @@ TEST(Traps, Trap19Float16ParametersAreAnErrorAndBfloat16NeverScales) {
 }
 
 TEST(Traps, Trap20CopiesOfWeightsDoNotOutliveAStep) {
-  torch::nn::Linear net(1, 1, false);
+  torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
   torch::optim::SGD sgd(net->parameters(), 1.0);
   Accelerator accelerator(on_cpu(Precision::bf16));
   auto [model, optimizer] = accelerator.prepare(net, sgd);

@@ -22,6 +22,7 @@ const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"schedule", replay::replay_schedule},
     {"sharding", replay::replay_sharding},
     {"training", replay::replay_training},
+    {"utilities", replay::replay_utilities},
 };
 
 int usage() {

@@ -9,7 +9,8 @@
 // `double rate(double base_lr, int64_t step) const`.
 //
 // A step is one update of the optimizer. Step 0 is the one before the first update. After its last
-// step a schedule stays where it is. `base_lr` is the rate that the optimizer was made with.
+// step a schedule stays where it is, but for cosines, which go on in their wave as in Python.
+// `base_lr` is the rate that the optimizer was made with.
 //
 // Options are checked when a LrSchedule or LrScheduler is made of them: an Error names the option.
 // Formulas and the names in transformers and torch.optim.lr_scheduler are in docs/schedules.md.

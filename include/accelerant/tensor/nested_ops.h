@@ -1,0 +1,113 @@
+// Operations on batches: nested data (see nested.h) whose tensors have the rows of a batch as their first
+// dimension. Names and meaning are those of accelerate.utils.
+//
+//   auto batch = concatenate(std::vector{first, second});
+//   batch = slice_tensors(batch, 0, find_batch_size(batch) / 2);
+//   batch = send_to_device(batch, device, /*non_blocking=*/true);
+//
+// Python's recursively_apply is map_tensors. All of them keep structure, keys and everything that is not
+// a tensor, give undefined tensors back as they are, and are recorded by autograd. What needs no change is
+// shared, not copied.
+//
+// Data that may hold tensors nobody sees, a class that names no fields, does not compile.
+//
+// A tensor without dimensions (a loss, say) has no rows: slicing and padding leave it alone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "accelerant/tensor/nested.h"
+#include "accelerant/tensor/nested_zip.h"
+
+namespace accelerant {
+
+struct PadInputOptions {
+  // What the added rows are: zeros, as in Accelerate, or the first rows over again, as often as needed.
+  enum class Fill { zeros, first_rows };
+  Fill fill = Fill::zeros;
+
+  // The dimension of the rows. Tensors that do not have it are left alone. Negative: from the end.
+  int64_t dim = 0;
+};
+
+namespace detail {
+
+at::Tensor moved(const at::Tensor& tensor, c10::Device device, bool non_blocking);
+at::Tensor sliced(const at::Tensor& tensor, int64_t begin, int64_t end);
+at::Tensor padded(const at::Tensor& tensor, int64_t multiple, const PadInputOptions& options);
+at::Tensor concatenated(const std::vector<const at::Tensor*>& tensors, int64_t dim);
+void require_items(std::size_t count);
+[[noreturn]] void refuse_without_batch();
+
+}  // namespace detail
+
+// Moves every tensor to a device. non_blocking: the copy may go on after the call (CUDA, from pinned memory).
+template <UnderstoodNesting T>
+T send_to_device(const T& data, c10::Device device, bool non_blocking = false) {
+  return map_tensors(
+      data, [&](const at::Tensor& tensor) { return detail::moved(tensor, device, non_blocking); });
+}
+
+// The rows of the first tensor that has any dimension; empty if there is none.
+template <UnderstoodNesting T>
+std::optional<int64_t> ignorant_find_batch_size(const T& data) {
+  std::optional<int64_t> rows;
+  visit_tensors(data, [&](const at::Tensor& tensor) {
+    if (!rows && tensor.defined() && tensor.dim() > 0) rows = tensor.size(0);
+  });
+  return rows;
+}
+
+// The same; throws Error if there is none.
+template <UnderstoodNesting T>
+int64_t find_batch_size(const T& data) {
+  const std::optional<int64_t> rows = ignorant_find_batch_size(data);
+  if (!rows) detail::refuse_without_batch();
+  return *rows;
+}
+
+// The device of the first tensor; empty if there is none.
+template <UnderstoodNesting T>
+std::optional<c10::Device> find_device(const T& data) {
+  std::optional<c10::Device> device;
+  visit_tensors(data, [&](const at::Tensor& tensor) {
+    if (!device && tensor.defined()) device = tensor.device();
+  });
+  return device;
+}
+
+// The rows begin ... end - 1 of every tensor, as a view. As in Python, negative numbers count from the
+// end, and what lies outside is cut off.
+template <UnderstoodNesting T>
+T slice_tensors(const T& data, int64_t begin, int64_t end) {
+  return map_tensors(data,
+                     [&](const at::Tensor& tensor) { return detail::sliced(tensor, begin, end); });
+}
+
+// Makes the rows of every tensor a multiple of `multiple` (in Accelerate the number of processes) by adding
+// as few as possible; no rows stay none. Accelerate adds a wrong number in some cases, such as 7 rows for 4.
+template <UnderstoodNesting T>
+T pad_input_tensors(const T& data, int64_t multiple, const PadInputOptions& options = {}) {
+  return map_tensors(
+      data, [&](const at::Tensor& tensor) { return detail::padded(tensor, multiple, options); });
+}
+
+// Joins batches of one structure, tensor by tensor. A single one comes back as it is. Throws Error if there
+// is none, if lengths or keys differ, or if something that is not a tensor differs.
+template <UnderstoodNesting T>
+T concatenate(const std::vector<T>& batches, int64_t dim = 0) {
+  detail::require_items(batches.size());
+  if (batches.size() == 1) return batches.front();
+  std::vector<const T*> items;
+  for (const T& batch : batches) items.push_back(&batch);
+  return detail::zip_tensors(items, [&](const std::vector<const at::Tensor*>& tensors) {
+    return detail::concatenated(tensors, dim);
+  });
+}
+
+}  // namespace accelerant

@@ -1,0 +1,9 @@
+#include "accelerant/accelerator/clear_device_cache.h"
+
+#include "compat/device_cache.h"
+
+namespace accelerant {
+
+void clear_device_cache() { compat::empty_device_cache(); }
+
+}  // namespace accelerant

@@ -1,0 +1,52 @@
+// The numbers themselves are compared with Python's by utilities_test.py.
+#include "accelerant/accelerator/set_seed.h"
+
+#include "support/expect_error.h"
+#include "support/on_device.h"
+
+namespace {
+
+using accelerant::set_seed;
+
+class SetSeed : public OnDevice {
+ protected:
+  at::Tensor draw() const { return torch::randn({8}, options()); }
+};
+ON_EVERY_DEVICE(SetSeed);
+
+TEST_P(SetSeed, TheSameSeedGivesTheSameNumbers) {
+  set_seed(5);
+  const at::Tensor first = draw();
+  EXPECT_FALSE(draw().equal(first));
+  set_seed(5);
+  EXPECT_TRUE(draw().equal(first));
+  set_seed(6);
+  EXPECT_FALSE(draw().equal(first));
+}
+
+TEST_P(SetSeed, ProcessesDrawTheSameUnlessToldOtherwise) {
+  set_seed(5);
+  const at::Tensor first = draw();
+  set_seed(5, {.process_index = 3});
+  EXPECT_TRUE(draw().equal(first));
+  set_seed(2, {.device_specific = true, .process_index = 3});
+  EXPECT_TRUE(draw().equal(first));
+}
+
+TEST(SetSeedOptions, Deterministic) {
+  auto& context = at::globalContext();
+  const bool before = context.deterministicAlgorithms();
+  set_seed(1);
+  EXPECT_EQ(context.deterministicAlgorithms(), before);
+  set_seed(1, {.deterministic = true});
+  EXPECT_TRUE(context.deterministicAlgorithms());
+  set_seed(1);
+  EXPECT_TRUE(context.deterministicAlgorithms());
+  context.setDeterministicAlgorithms(before, false);
+}
+
+TEST(SetSeedOptions, AreChecked) {
+  EXPECT_TRUE(contains(error_of([] { set_seed(1, {.process_index = -1}); }), "got -1"));
+}
+
+}  // namespace
