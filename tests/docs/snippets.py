@@ -7,6 +7,9 @@ declarations, then the line
 
 and what is put at the start of each function. Every page has a namespace of its own. The program runs
 all snippets, or those of the pages named as arguments.
+
+A snippet with a main() is a whole program: it gets a namespace instead of the fixture, and its main()
+becomes the function, so it must not return a value.
 """
 
 import pathlib
@@ -15,6 +18,8 @@ import sys
 
 MARK = "// ---- in each snippet ----\n"
 SNIPPET = re.compile(r"^```cpp\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
+MAIN_FUNCTION = "int main() {"
 
 MAIN = """\
 namespace {{
@@ -57,7 +62,7 @@ def page_source(page):
     if fixture.count(MARK) != 1:
         sys.exit(f"{fixture_file}: the line '{MARK.strip()}' must be there once")
     declarations, prologue = fixture.split(MARK)
-    includes = re.findall(r"^#include .*\n", declarations, re.MULTILINE)
+    includes = INCLUDE.findall(declarations)
     declarations = re.sub(r"^#(include .*|pragma once)\n", "\n", declarations, flags=re.MULTILINE)
     prologue_line = fixture[: fixture.index(MARK)].count("\n") + 2
 
@@ -67,12 +72,20 @@ def page_source(page):
     text = page.read_text()
     for number, match in enumerate(SNIPPET.finditer(text)):
         line = text[: match.start(1)].count("\n") + 1
-        parts.append(
-            f"void snippet_{number}() {{\n"
-            f'#line {prologue_line} "{fixture_file}"\n{prologue}{{\n'
-            f'#line {line} "{page}"\n{match.group(1)}}}\n}}\n'
-        )
-        rows.append(f'    {{"{name}", {line}, {name}::snippet_{number}}},\n')
+        snippet = match.group(1)
+        function = f"snippet_{number}"
+        if MAIN_FUNCTION in snippet:
+            includes += INCLUDE.findall(snippet)
+            program = INCLUDE.sub("\n", snippet).replace(MAIN_FUNCTION, "void run() {")
+            parts.append(f'namespace {function} {{\n#line {line} "{page}"\n{program}}}\n')
+            function += "::run"
+        else:
+            parts.append(
+                f"void {function}() {{\n"
+                f'#line {prologue_line} "{fixture_file}"\n{prologue}{{\n'
+                f'#line {line} "{page}"\n{snippet}}}\n}}\n'
+            )
+        rows.append(f'    {{"{name}", {line}, {name}::{function}}},\n')
     parts.append(f"}}  // namespace {name}\n\n")
     return includes, "".join(parts), "".join(rows)
 
