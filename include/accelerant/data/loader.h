@@ -136,7 +136,7 @@ auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = 
     auto source =
         std::make_shared<Source>(std::move(set), !Given::is_pointer, std::move(collate_function));
     return Loader<typename Source::Batch>(std::move(source), std::move(options));
-  } else {
+  } else if constexpr (detail::AnyStream<Set>) {
     using Source = detail::StreamSource<Set, Collate>;
     auto source = std::make_shared<Source>(std::move(set), std::move(collate_function));
     return Loader<typename Source::Batch>(std::move(source), std::move(options));
