@@ -1,0 +1,90 @@
+// Trains a small GPT on the characters of a text with plain libtorch: gradients accumulated over
+// micro-batches, a loss that is the mean over all tokens of a step, clipping, and a learning rate
+// that warms up and falls along a cosine. At the end it writes a little itself.
+//
+//   example-char-gpt-plain [STEPS [TEXT_FILE]]
+#include <torch/torch.h>
+
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "common/char_gpt.h"
+#include "common/documents.h"
+
+namespace {
+
+// The learning rate of a step, as a part of the largest.
+double schedule(int64_t step, int64_t warmup, int64_t steps) {
+  if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+  const double progress = static_cast<double>(step - warmup) /
+                          static_cast<double>(std::max<int64_t>(1, steps - warmup));
+  return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 300;
+  const std::string path = argc > 2 ? argv[2] : EXAMPLES_DATA_FOLDER "/field_guide.txt";
+  const int64_t micro_batches = 2;  // per step
+  const int64_t batch_size = 16;    // documents in a micro-batch
+  const double largest_rate = 2e-3;
+  const int64_t warmup = std::min<int64_t>(20, steps / 5 + 1);
+
+  const examples::Documents documents(path);
+  const torch::Device device(torch::cuda::is_available() ? torch::kCUDA : torch::kCPU);
+  torch::manual_seed(1);
+  const examples::GptOptions options{.vocabulary = documents.vocabulary().size()};
+  examples::CharGpt net(options);
+  net->to(device);
+  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(largest_rate));
+
+  int64_t parameters = 0;
+  for (const auto& parameter : net->parameters()) parameters += parameter.numel();
+  std::printf("%zu documents, %ld symbols, %ld parameters\n", documents.size(), options.vocabulary,
+              parameters);
+
+  for (int64_t step = 0; step < steps; ++step) {
+    // Every token of the step weighs the same, so all batches must be there before the first loss.
+    std::vector<examples::DocumentBatch> batches;
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < micro_batches; ++i) {
+      batches.push_back(documents.random_batch(batch_size, options.context));
+      tokens += batches.back().count;
+    }
+
+    set_learning_rate(optimizer, largest_rate * schedule(step, warmup, steps));
+    optimizer.zero_grad();
+    double step_loss = 0;
+    for (const auto& batch : batches) {
+      const auto logits = net->forward(batch.tokens.to(device));
+      const auto loss_sum = torch::nn::functional::cross_entropy(
+          logits.flatten(0, 1), batch.targets.to(device).flatten(),
+          torch::nn::functional::CrossEntropyFuncOptions()
+              .reduction(torch::kSum)
+              .ignore_index(examples::no_target));
+      const auto loss = loss_sum / tokens;
+      loss.backward();
+      step_loss += loss.item<double>();
+    }
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+    optimizer.step();
+    if ((step + 1) % 20 == 0) std::printf("step %4ld: loss %.4f\n", step + 1, step_loss);
+  }
+
+  net->eval();
+  std::printf("\n%s\n",
+              examples::generate(net, documents.vocabulary(), "The ", 300, device).c_str());
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}
