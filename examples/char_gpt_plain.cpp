@@ -10,7 +10,6 @@
 #include <exception>
 #include <numbers>
 #include <string>
-#include <vector>
 
 #include "common/char_gpt.h"
 #include "common/documents.h"
@@ -19,7 +18,7 @@ namespace {
 
 // The learning rate of a step, as a part of the largest.
 double schedule(int64_t step, int64_t warmup, int64_t steps) {
-  if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+  if (step < warmup) return static_cast<double>(step) / static_cast<double>(warmup);
   const double progress = static_cast<double>(step - warmup) /
                           static_cast<double>(std::max<int64_t>(1, steps - warmup));
   return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
@@ -53,30 +52,24 @@ int main(int argc, char** argv) try {
               parameters);
 
   for (int64_t step = 0; step < steps; ++step) {
-    // Every token of the step weighs the same, so all batches must be there before the first loss.
-    std::vector<examples::DocumentBatch> batches;
-    int64_t tokens = 0;
-    for (int64_t i = 0; i < micro_batches; ++i) {
-      batches.push_back(documents.random_batch(batch_size, options.context));
-      tokens += batches.back().count;
-    }
-
+    // Every token of the step weighs the same, whichever micro-batch it is in.
+    const auto batches = documents.random_batches(micro_batches, batch_size, options.context);
+    const auto tokens = static_cast<double>(examples::count_targets(batches));
     set_learning_rate(optimizer, largest_rate * schedule(step, warmup, steps));
-    optimizer.zero_grad();
     double step_loss = 0;
     for (const auto& batch : batches) {
-      const auto logits = net->forward(batch.tokens.to(device));
+      const auto logits = net(batch.tokens.to(device));
       const auto loss_sum = torch::nn::functional::cross_entropy(
           logits.flatten(0, 1), batch.targets.to(device).flatten(),
           torch::nn::functional::CrossEntropyFuncOptions()
               .reduction(torch::kSum)
               .ignore_index(examples::no_target));
-      const auto loss = loss_sum / tokens;
-      loss.backward();
-      step_loss += loss.item<double>();
+      (loss_sum / tokens).backward();
+      step_loss += loss_sum.item<double>() / tokens;
     }
     torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
     optimizer.step();
+    optimizer.zero_grad();
     if ((step + 1) % 20 == 0) std::printf("step %4ld: loss %.4f\n", step + 1, step_loss);
   }
 

@@ -27,15 +27,10 @@ int main(int argc, char** argv) try {
       std::move(train_set), torch::data::DataLoaderOptions(batch_size).drop_last(true));
 
   const torch::Device device(torch::cuda::is_available() ? torch::kCUDA : torch::kCPU);
-  examples::Generator generator;
-  examples::Discriminator discriminator;
-  examples::initialise(*generator);
-  examples::initialise(*discriminator);
+  examples::Gan gan;
+  auto& [generator, discriminator, generator_optimizer, discriminator_optimizer] = gan;
   generator->to(device);
   discriminator->to(device);
-  const auto adam = torch::optim::AdamOptions(5e-4).betas({0.5, 0.999});
-  torch::optim::Adam generator_optimizer(generator->parameters(), adam);
-  torch::optim::Adam discriminator_optimizer(discriminator->parameters(), adam);
 
   const auto fixed_noise = torch::randn({64, examples::noise_size}, device);
   const auto real_labels = torch::full({batch_size}, 0.9, device);  // not 1: keeps the judge humble
@@ -44,12 +39,11 @@ int main(int argc, char** argv) try {
   for (int64_t step = 0; step < steps;) {
     for (const auto& batch : *loader) {
       const auto real = batch.data.to(device);
-      const auto fake =
-          generator->forward(torch::randn({batch_size, examples::noise_size}, device));
+      const auto fake = generator(torch::randn({batch_size, examples::noise_size}, device));
 
       discriminator_optimizer.zero_grad();
-      const auto judged_real = discriminator->forward(real);
-      const auto judged_fake = discriminator->forward(fake.detach());
+      const auto judged_real = discriminator(real);
+      const auto judged_fake = discriminator(fake.detach());
       const auto discriminator_loss =
           torch::binary_cross_entropy_with_logits(judged_real, real_labels) +
           torch::binary_cross_entropy_with_logits(judged_fake, fake_labels);
@@ -58,7 +52,7 @@ int main(int argc, char** argv) try {
 
       generator_optimizer.zero_grad();
       const auto generator_loss =
-          torch::binary_cross_entropy_with_logits(discriminator->forward(fake), real_labels);
+          torch::binary_cross_entropy_with_logits(discriminator(fake), real_labels);
       generator_loss.backward();
       generator_optimizer.step();
 
@@ -72,7 +66,7 @@ int main(int argc, char** argv) try {
 
   generator->eval();
   const torch::NoGradGuard no_grad;
-  examples::write_grid(picture, generator->forward(fixed_noise), 8);
+  examples::write_grid(picture, generator(fixed_noise), 8);
   std::printf("wrote 64 generated pictures to %s\n", picture.c_str());
   return 0;
 } catch (const std::exception& error) {

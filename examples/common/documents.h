@@ -57,6 +57,13 @@ class Documents {
     return batch;
   }
 
+  std::vector<DocumentBatch> random_batches(int64_t count, int64_t batch_size,
+                                            int64_t longest) const {
+    std::vector<DocumentBatch> batches;
+    for (int64_t i = 0; i < count; ++i) batches.push_back(random_batch(batch_size, longest));
+    return batches;
+  }
+
  private:
   static int64_t below(std::size_t limit) {
     return torch::randint(static_cast<int64_t>(limit), {1}, torch::kLong).item<int64_t>();
@@ -66,5 +73,11 @@ class Documents {
   torch::Tensor tokens_;
   std::vector<torch::Tensor> documents_;
 };
+
+inline int64_t count_targets(const std::vector<DocumentBatch>& batches) {
+  int64_t count = 0;
+  for (const DocumentBatch& batch : batches) count += batch.count;
+  return count;
+}
 
 }  // namespace examples

@@ -74,6 +74,24 @@ inline void initialise(torch::nn::Module& net) {
   });
 }
 
+// Both networks, ready to be trained, and an optimizer for each.
+struct Gan {
+  Generator generator;
+  Discriminator discriminator;
+  torch::optim::Adam generator_optimizer{generator->parameters(), adam_options()};
+  torch::optim::Adam discriminator_optimizer{discriminator->parameters(), adam_options()};
+
+  Gan() {
+    initialise(*generator);
+    initialise(*discriminator);
+  }
+
+ private:
+  static torch::optim::AdamOptions adam_options() {
+    return torch::optim::AdamOptions(5e-4).betas({0.5, 0.999});
+  }
+};
+
 // Writes pictures [rows * rows, 1, h, w] from -1 to 1 as one square picture, a grey PGM file.
 inline void write_grid(const std::string& path, const torch::Tensor& pictures, int64_t rows) {
   const int64_t height = pictures.size(2);
