@@ -83,8 +83,9 @@ int main(int argc, char** argv) try {
   }
 
   net->eval();
-  std::printf("\n%s\n",
-              examples::generate(net, documents.vocabulary(), "The ", 300, device).c_str());
+  const auto sample =
+      examples::generate(net, documents.vocabulary(), documents.beginning(2), 300, device);
+  std::printf("\n%s\n", sample.c_str());
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());
