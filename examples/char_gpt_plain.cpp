@@ -5,6 +5,7 @@
 //   example-char-gpt-plain [STEPS [TEXT_FILE]]
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -31,11 +32,11 @@ void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 300;
+  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 400;
   const std::string path = argc > 2 ? argv[2] : EXAMPLES_DATA_FOLDER "/field_guide.txt";
   const int64_t micro_batches = 2;  // per step
   const int64_t batch_size = 16;    // documents in a micro-batch
-  const double largest_rate = 2e-3;
+  const double largest_rate = 3e-3;
   const int64_t warmup = std::min<int64_t>(20, steps / 5 + 1);
 
   const examples::Documents documents(path);
@@ -44,7 +45,8 @@ int main(int argc, char** argv) try {
   const examples::GptOptions options{.vocabulary = documents.vocabulary().size()};
   examples::CharGpt net(options);
   net->to(device);
-  torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(largest_rate));
+  torch::optim::AdamW optimizer(net->parameters(),
+                                torch::optim::AdamWOptions(largest_rate).betas({0.9, 0.99}));
 
   int64_t parameters = 0;
   for (const auto& parameter : net->parameters()) parameters += parameter.numel();
@@ -74,8 +76,9 @@ int main(int argc, char** argv) try {
   }
 
   net->eval();
-  std::printf("\n%s\n",
-              examples::generate(net, documents.vocabulary(), "The ", 300, device).c_str());
+  const auto sample =
+      examples::generate(net, documents.vocabulary(), documents.beginning(2), 300, device);
+  std::printf("\n%s\n", sample.c_str());
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());

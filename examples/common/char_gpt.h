@@ -4,14 +4,14 @@
 #include <accelerant/data/vocabulary.h>
 #include <torch/torch.h>
 
-#include <cmath>
+#include <algorithm>
 #include <string>
 
 namespace examples {
 
 struct GptOptions {
   int64_t vocabulary = 0;  // number of symbols
-  int64_t context = 128;   // tokens it can look back on, itself included
+  int64_t context = 64;    // tokens it can look back on, itself included
   int64_t width = 128;     // size of a token's vector, a multiple of heads
   int64_t heads = 4;
   int64_t layers = 4;
@@ -87,11 +87,10 @@ class CharGptImpl : public torch::nn::Module {
             torch::nn::Linear(
                 torch::nn::LinearOptions(options.width, options.vocabulary).bias(false)))) {
     for (int64_t i = 0; i < options.layers; ++i) blocks_->push_back(GptBlock(options));
+    // torch's default for embeddings, a deviation of 1, drowns what the first layers add to them.
     const torch::NoGradGuard no_grad;
-    for (auto& parameter : named_parameters()) {  // as GPT-2: small weights, no biases
-      if (parameter.value().dim() >= 2) parameter.value().normal_(0.0, 0.02);
-      if (parameter.key().ends_with("bias")) parameter.value().zero_();
-    }
+    symbols_->weight.normal_(0.0, 0.1);
+    places_->weight.normal_(0.0, 0.1);
   }
 
   const GptOptions& options() const { return options_; }
@@ -113,17 +112,21 @@ class CharGptImpl : public torch::nn::Module {
 };
 TORCH_MODULE(CharGpt);
 
-// Lets the network go on from `prompt` for `count` characters. A lower temperature takes fewer risks.
+// Lets the network go on from `prompt` until it ends the line, for at most `count` characters. A lower
+// temperature takes fewer risks.
 inline std::string generate(CharGpt& net, const accelerant::data::Vocabulary& vocabulary,
                             const std::string& prompt, int64_t count, torch::Device device,
                             double temperature = 0.8) {
   const torch::NoGradGuard no_grad;
+  const auto line_end = vocabulary.token(U'\n');
   auto tokens = vocabulary.encode(prompt).to(device, torch::kLong).unsqueeze(0);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = std::max<int64_t>(0, tokens.size(1) - net->options().context);
     const auto logits = net->forward(tokens.slice(1, begin)).select(1, -1);
     const auto chances = torch::softmax(logits.to(torch::kFloat) / temperature, -1);
-    tokens = torch::cat({tokens, torch::multinomial(chances, 1)}, 1);
+    const auto next = torch::multinomial(chances, 1);
+    if (next.item<int64_t>() == line_end) break;
+    tokens = torch::cat({tokens, next}, 1);
   }
   return vocabulary.decode(tokens);
 }

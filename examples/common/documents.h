@@ -40,6 +40,11 @@ class Documents {
   const accelerant::data::Vocabulary& vocabulary() const { return corpus_.vocabulary; }
   std::size_t size() const { return documents_.size(); }
 
+  // The first characters of the text.
+  std::string beginning(int64_t characters) const {
+    return vocabulary().decode(documents_[0].slice(0, 0, characters));
+  }
+
   // Random documents, each from a random place on, at most `longest` tokens of it.
   DocumentBatch random_batch(int64_t batch_size, int64_t longest) const {
     DocumentBatch batch{.tokens = torch::zeros({batch_size, longest}, torch::kLong),
