@@ -132,6 +132,12 @@ TEST(Datasets, Mapped) {
   EXPECT_NE(loop_over(loader), first);  // in another epoch
   loader.set_epoch(0);
   EXPECT_EQ(loop_over(loader), first);
+  // A function with a state of its own: each worker has its copy.
+  const auto counted = data::map(IndexDataset{4}, [calls = int64_t{0}](int64_t sample) mutable {
+    ++calls;
+    return sample;
+  });
+  EXPECT_EQ(joined(loop_over(index_loader(counted, {.batch_size = 1, .workers = 2}))), counting(4));
   // Rows of tensors one by one, batches of a data set that knows nothing else, streams.
   const auto rows = data::map(
       data::tensors(torch::arange(4)),
