@@ -3,6 +3,7 @@
 #include <accelerant/data/loader.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ranges>
@@ -339,6 +340,22 @@ TEST(LoaderSamplers, RandomOnesFollowSeedAndEpoch) {
   const auto loader = index_loader(3, {.batch_size = 10, .seed = 2, .sampler = sampler});
   EXPECT_EQ(joined(loop_over(loader)), sampler->order(2, 0));
   EXPECT_EQ(joined(loop_over(loader)), sampler->order(2, 1));
+}
+
+TEST(LoaderSamplers, ASampleThatComesTwiceDrawsTwice) {
+  struct Drawing {
+    int64_t size() const { return 2; }
+    int64_t get(int64_t, data::Random& random) const { return random.integer(1'000'000'000); }
+  };
+  const auto sampler = std::make_shared<data::RandomSampler>(
+      2, data::RandomSamplerOptions{.replacement = true, .num_samples = 40});
+  const auto loader = index_loader(Drawing{}, {.batch_size = 4, .seed = 1, .sampler = sampler});
+  const IndexBatches all = loop_over(loader);
+  const IndexBatch values = sorted(joined(all));
+  EXPECT_EQ(std::adjacent_find(values.begin(), values.end()), values.end());
+  loader.set_epoch(0);
+  loader.skip_first_batches(3);  // and a resumed run draws the same
+  EXPECT_EQ(loop_over(loader), IndexBatches(all.begin() + 3, all.end()));
 }
 
 // --- Refusals -------------------------------------------------------------------------------------
