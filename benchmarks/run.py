@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import loader
 import torch
 
 SCALE = 1.0 + 2.0**-23
@@ -119,7 +120,8 @@ def heading(device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", required=True, help="the C++ benchmark, bench-scaler-tail")
+    parser.add_argument("--program", help="the C++ benchmark of the scaler, bench-scaler-tail")
+    parser.add_argument("--loader", help="the C++ benchmark of loaders, bench-loader")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--save", help="write the table to this file too")
     arguments = parser.parse_args()
@@ -127,8 +129,10 @@ def main():
     if torch.cuda.is_available():
         cases = [("nano", "cuda"), ("small", "cuda")]
     text = heading(cases[0][1])
-    for size, device in cases:
+    for size, device in cases if arguments.program else []:
         text += table(size, device, measure(arguments.program, size, device, arguments.rounds)) + "\n"
+    if arguments.loader:
+        text += loader.table(arguments.loader, arguments.rounds) + "\n"
     print(text)
     if arguments.save:
         pathlib.Path(arguments.save).write_text(text.rstrip() + "\n")

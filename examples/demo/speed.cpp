@@ -55,13 +55,13 @@ class Contestant {
  private:
   static Trainer seeded(Precision precision, const Options& options, torch::Device device) {
     torch::manual_seed(static_cast<uint64_t>(options.seed));
-    return Trainer(precision, device, options.width);
+    return {precision, device, options.width, 1e-3};
   }
 
   void run() {
     for (int i = 0; i < steps_per_round; ++i) {
       throw_if_interrupted();
-      trainer_.step(images_, labels_, 1e-3);
+      trainer_.step(images_, labels_);
     }
     if (device_.is_cuda()) torch::cuda::synchronize();
   }

@@ -1,7 +1,7 @@
 // One network in training: the heart of the demo, where Accelerant is used.
 #pragma once
 
-#include <accelerant/amp/grad_scaler.h>
+#include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
 #include "network.h"
@@ -18,24 +18,27 @@ struct StepOutput {
 class Trainer {
  public:
   // Draws the weights from torch's random numbers.
-  Trainer(Precision precision, torch::Device device, int64_t width);
+  Trainer(Precision precision, torch::Device device, int64_t width, double learning_rate);
+
+  // The prepared objects refer to the ones beside them.
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   // Forward, backward and update on one batch.
-  StepOutput step(const torch::Tensor& images, const torch::Tensor& labels, double learning_rate);
+  StepOutput step(const torch::Tensor& images, const torch::Tensor& labels);
 
   // How many of the samples are classified correctly, on the device. Does not train.
   torch::Tensor count_correct(const torch::Tensor& images, const torch::Tensor& labels);
 
-  const accelerant::GradScaler& scaler() const { return scaler_; }
+  accelerant::Accelerator& accelerator() { return accelerator_; }
+  torch::optim::AdamW& adamw() { return adamw_; }
 
  private:
-  torch::Tensor forward(const torch::Tensor& images);
-
-  Precision precision_;
-  torch::Device device_;
+  accelerant::Accelerator accelerator_;
   Network network_;
-  torch::optim::AdamW optimizer_;
-  accelerant::GradScaler scaler_;
+  torch::optim::AdamW adamw_;
+  accelerant::Model<Network> model_;
+  accelerant::Optimizer optimizer_;
 };
 
 }  // namespace demo

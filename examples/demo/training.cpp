@@ -1,12 +1,9 @@
 #include "training.h"
 
-#include <accelerant/track/progress_bar.h>
+#include <accelerant/accelerant.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <numbers>
 #include <string>
 
 #include "interrupt.h"
@@ -20,14 +17,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double peak_learning_rate = 6e-3;
 constexpr double warm_up_share = 0.1;  // of all steps
 constexpr int64_t test_batch = 1000;
-
-// Rises in a line, then falls along a cosine to zero.
-double learning_rate_at(int64_t step, int64_t steps) {
-  const double share = (static_cast<double>(step) + 0.5) / static_cast<double>(steps);
-  if (share < warm_up_share) return peak_learning_rate * share / warm_up_share;
-  const double fall = (share - warm_up_share) / (1 - warm_up_share);
-  return peak_learning_rate * 0.5 * (1 + std::cos(std::numbers::pi * fall));
-}
 
 std::string two_decimals(double value) {
   char text[32];
@@ -62,35 +51,41 @@ struct RunningSums {
   }
 };
 
-double test_accuracy(Trainer& trainer, const accelerant::data::LabelledImages& test) {
-  const int64_t count = test.labels.size(0);
+template <class Loader>
+double test_accuracy(Trainer& trainer, const Loader& test) {
   int64_t correct = 0;
-  for (int64_t start = 0; start < count; start += test_batch) {
+  for (auto&& [images, labels] : test) {
     throw_if_interrupted();
-    const int64_t end = std::min(start + test_batch, count);
-    correct +=
-        trainer.count_correct(test.images.slice(0, start, end), test.labels.slice(0, start, end))
-            .item<int64_t>();
+    correct += trainer.count_correct(images, labels).template item<int64_t>();
   }
-  return static_cast<double>(correct) / static_cast<double>(count);
+  return static_cast<double>(correct) / static_cast<double>(test.dataset_length().value());
 }
 
 }  // namespace
 
 TrainingResult train(const Options& options, const accelerant::data::Mnist& data,
                      torch::Device device) {
-  torch::manual_seed(static_cast<uint64_t>(options.seed));
-  Trainer trainer(options.precision, device, options.width);
+  accelerant::set_seed(static_cast<uint64_t>(options.seed));
+  Trainer trainer(options.precision, device, options.width, peak_learning_rate);
+  accelerant::Accelerator& accelerator = trainer.accelerator();
   const int64_t samples = data.train.labels.size(0);
-  const int64_t steps_per_epoch = (samples + options.batch_size - 1) / options.batch_size;
-  const int64_t steps = options.epochs * steps_per_epoch;
-  const bool scales = trainer.scaler().is_enabled();
+  const bool scales = accelerator.scaler().is_enabled();
+
+  const auto train_batches =
+      accelerant::data::loader(accelerant::data::tensors(data.train.images, data.train.labels),
+                               {.batch_size = options.batch_size, .shuffle = true});
+  const auto test_batches = accelerant::data::loader(
+      accelerant::data::tensors(data.test.images, data.test.labels), {.batch_size = test_batch});
+  const int64_t steps = options.epochs * accelerator.updates_per_epoch(train_batches);
+  const auto warm_up_steps = static_cast<int64_t>(warm_up_share * static_cast<double>(steps));
+  auto cosine = accelerant::optim::cosine_with_warmup(
+      trainer.adamw(), {.warmup_steps = warm_up_steps, .total_steps = steps});
+  auto [train_loader, test_loader, scheduler] =
+      accelerator.prepare(train_batches, test_batches, cosine);
 
   TrainingResult result;
-  for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+  for (const int64_t epoch : accelerator.epochs(options.epochs)) {
     const auto epoch_start = Clock::now();
-    // The order is made on the CPU, so that it is the same on every device.
-    const torch::Tensor order = torch::randperm(samples).to(device);
     RunningSums sums;
     accelerant::ProgressBar bar(
         {.total = samples,
@@ -98,19 +93,15 @@ TrainingResult train(const Options& options, const accelerant::data::Mnist& data
          .unit = ""});
     const auto show = [&] {
       sums.show(bar);
-      if (scales) bar.set("scale", trainer.scaler().status().scale);
+      if (scales) bar.set("scale", accelerator.scaler().status().scale);
     };
-    for (int64_t start = 0; start < samples; start += options.batch_size) {
+    for (auto&& [images, labels] : train_loader) {
       throw_if_interrupted();
-      const torch::Tensor batch =
-          order.slice(0, start, std::min(start + options.batch_size, samples));
-      sums.add(trainer.step(data.train.images.index_select(0, batch),
-                            data.train.labels.index_select(0, batch),
-                            learning_rate_at(result.steps, steps)),
-               batch.size(0));
+      sums.add(trainer.step(images, labels), labels.size(0));
+      scheduler.step();
       ++result.steps;
       if (bar.due()) show();
-      bar.advance(batch.size(0));
+      bar.advance(labels.size(0));
     }
     show();  // waits for the device, so the time is that of the whole epoch
     bar.finish();
@@ -118,9 +109,9 @@ TrainingResult train(const Options& options, const accelerant::data::Mnist& data
     result.samples += samples;
   }
 
-  result.final_scale = trainer.scaler().get_scale();  // waits, so that the status is the last
-  result.skipped_steps = trainer.scaler().status().skips;
-  result.test_accuracy = test_accuracy(trainer, data.test);
+  result.final_scale = accelerator.scaler().get_scale();  // waits, so that the status is the last
+  result.skipped_steps = accelerator.scaler().status().skips;
+  result.test_accuracy = test_accuracy(trainer, test_loader);
   return result;
 }
 

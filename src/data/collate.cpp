@@ -5,8 +5,11 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 
 #include "accelerant/core/error.h"
+#include "data/plain_memory.h"
 
 namespace accelerant::data::detail {
 namespace {
@@ -16,6 +19,21 @@ at::Tensor from_values(std::span<const Value> values, at::ScalarType type) {
   at::Tensor result = at::empty({static_cast<int64_t>(values.size())}, type);
   std::transform(values.begin(), values.end(), result.mutable_data_ptr<T>(),
                  [](Value value) { return static_cast<T>(value); });
+  return result;
+}
+
+// at::stack for plain memory, without the views it makes of every tensor.
+at::Tensor stack_plain(std::span<const at::Tensor> tensors) {
+  std::vector<int64_t> shape = tensors[0].sizes().vec();
+  shape.insert(shape.begin(), static_cast<int64_t>(tensors.size()));
+  at::Tensor result = at::empty(shape, tensors[0].options());
+  const std::size_t bytes = tensors[0].nbytes();
+  if (bytes == 0) return result;
+  auto* to = static_cast<std::byte*>(result.mutable_data_ptr());
+  for (const at::Tensor& tensor : tensors) {
+    std::memcpy(to, tensor.const_data_ptr(), bytes);
+    to += bytes;
+  }
   return result;
 }
 
@@ -36,6 +54,7 @@ at::Tensor collate_tensors(std::span<const at::Tensor> tensors, std::span<const 
     return tensor.defined() ? c10::str(tensor.sizes()) : "an undefined tensor";
   };
   const at::Tensor& first = tensors[0];
+  bool plain = true;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const bool fits =
         tensors[i].defined() && first.defined() && tensors[i].sizes() == first.sizes();
@@ -43,7 +62,9 @@ at::Tensor collate_tensors(std::span<const at::Tensor> tensors, std::span<const 
       throw_samples_differ("tensors of one shape", indices[0], shape(first), indices[i],
                            shape(tensors[i]));
     }
+    plain = plain && is_plain_memory(tensors[i]) && tensors[i].dtype() == first.dtype();
   }
+  if (plain) return stack_plain(tensors);
   return at::stack(at::TensorList(tensors.data(), tensors.size()));
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "accelerant/core/error.h"
+#include "data/plain_memory.h"
 
 namespace accelerant::data::detail {
 namespace {
@@ -16,14 +17,6 @@ void check_index(int64_t index, int64_t length) {
   throw Error(ErrorDetails{.problem = "There is no such row in the tensors of the data set",
                            .expected = c10::str("0 <= index < ", length),
                            .got = std::to_string(index)});
-}
-
-// Rows that lie one after the other in the memory of the CPU are copied as bytes, without the cost of
-// an operator for what is often a few kilobytes.
-bool has_plain_rows(const at::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-         !tensor.is_conj() && !tensor.is_neg() && !tensor.requires_grad() &&
-         !at::isQIntType(tensor.scalar_type());
 }
 
 at::Tensor copy_plain_rows(const at::Tensor& tensor, const std::vector<int64_t>& indices) {
@@ -71,7 +64,7 @@ void select_rows(std::span<const at::Tensor> tensors, const std::vector<int64_t>
   for (const int64_t index : indices) check_index(index, tensors[0].size(0));
   at::Tensor positions;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (has_plain_rows(tensors[i])) {
+    if (is_plain_memory(tensors[i])) {
       rows[i] = copy_plain_rows(tensors[i], indices);
       continue;
     }

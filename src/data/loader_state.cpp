@@ -25,6 +25,7 @@ LoaderState::LoaderState(const LoaderOptions& options, const Placement& placemen
                 // One process has nobody to keep in step with, so its last batch stays short.
                 .even_batches = placement.even_batches && placement.num_processes > 1},
       kind_(kind),
+      may_repeat_(options.sampler != nullptr || options.batch_sampler != nullptr),
       dataset_length_(dataset_length),
       seed_(placement.seed ? placement.seed : options.seed) {
   check_options(options, placement, kind, dataset_length);
@@ -74,12 +75,12 @@ EpochPlan LoaderState::make_plan(int64_t epoch, int64_t start) const {
       order.insert(order.end(), batch.begin(), batch.end());
     }
     check_order(order, *dataset_length_);
-    return EpochPlan(std::move(order), Sharding(lengths, sharding_, start));
+    return EpochPlan(std::move(order), Sharding(lengths, sharding_, start), may_repeat_);
   }
   std::vector<int64_t> order = options_.sampler->order(seed(), epoch);
   check_order_length(order, options_.sampler->size());
   check_order(order, *dataset_length_);
-  return EpochPlan(std::move(order), make_sharding(epoch, start));
+  return EpochPlan(std::move(order), make_sharding(epoch, start), may_repeat_);
 }
 
 int64_t LoaderState::next_position() const {
@@ -93,10 +94,10 @@ int64_t LoaderState::next_position() const {
 std::optional<int64_t> LoaderState::batches_left() const {
   if (is_stream()) {
     if (active_ && last_) return 1;
-    const std::optional<int64_t> total = length();
-    if (!total) return std::nullopt;
-    const int64_t passed = active_ ? position_ - current_units_ : next_position();
-    return std::max<int64_t>(*total - passed / options_.batch_size, active_ ? 1 : 0);
+    if (!dataset_length_) return std::nullopt;
+    if (!active_) return stream_batches(*dataset_length_ - next_position());
+    const int64_t left = stream_batches(*dataset_length_ - (position_ - current_units_));
+    return std::max<int64_t>(left, delivered_ > 0 ? 1 : 0);
   }
   if (active_) return plan_->steps() - delivered_ + (delivered_ > 0 ? 1 : 0);
   const int64_t steps = make_sharding(next_epoch_, next_start_).steps();
@@ -106,7 +107,9 @@ std::optional<int64_t> LoaderState::batches_left() const {
 int64_t LoaderState::remainder() const {
   if (is_stream()) {
     const bool known = kind_ == SourceKind::stream && dataset_length_ && !options_.drop_last;
-    return known ? *dataset_length_ % options_.batch_size : 0;
+    if (!known) return 0;
+    const int64_t start = active_ ? start_ : next_position();
+    return std::max<int64_t>(*dataset_length_ - start, 0) % options_.batch_size;
   }
   return active_ ? plan_->remainder() : make_sharding(next_epoch_, next_start_).remainder();
 }
@@ -114,8 +117,12 @@ int64_t LoaderState::remainder() const {
 std::optional<int64_t> LoaderState::length() const {
   if (!is_stream()) return make_sharding(epoch(), 0).steps();
   if (!dataset_length_) return std::nullopt;
+  return stream_batches(*dataset_length_);
+}
+
+int64_t LoaderState::stream_batches(int64_t samples) const {
   const int64_t rounding = options_.drop_last ? 0 : options_.batch_size - 1;
-  return (*dataset_length_ + rounding) / options_.batch_size;
+  return (std::max<int64_t>(samples, 0) + rounding) / options_.batch_size;
 }
 
 int64_t LoaderState::position() const { return active_ ? position_ : next_position(); }
@@ -182,7 +189,7 @@ void LoaderState::begin_loop() {
   const int64_t start = next_position();
   if (!is_stream()) plan_ = make_plan(next_epoch_, start);
   current_epoch_ = next_epoch_;
-  position_ = start;
+  start_ = position_ = start;
   current_samples_ = current_units_ = delivered_ = 0;
   last_ = decided_ = false;
   next_skip_ = 0;

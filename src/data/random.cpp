@@ -9,8 +9,10 @@
 
 namespace accelerant::data {
 
-Random::Random(uint64_t seed, int64_t epoch, int64_t index)
-    : counter_(first_counter(Purpose::sample, seed, epoch, index)) {}
+Random::Random(uint64_t seed, int64_t epoch, int64_t index, int64_t repeat)
+    : counter_(first_counter(Purpose::sample, seed, epoch, index)) {
+  if (repeat != 0) counter_ = mix(counter_ ^ mix(static_cast<uint64_t>(repeat) * kGolden));
+}
 
 Random::result_type Random::operator()() {
   counter_ += kGolden;

@@ -9,6 +9,7 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/data/loop.h"
+#include "accelerant/data/stream_source.h"
 #include "compat/intra_op_threads.h"
 
 namespace accelerant::data::detail {

@@ -97,7 +97,9 @@ TEST_P(AcceleratorPrecision, MasterWeightsMakeThemFloat32) {
   net->to(torch::kFloat16);
   torch::optim::SGD sgd(net->parameters(), 1e-3);
   const auto before = net->weight.detach().to(torch::kFloat32).to(device());
-  Accelerator accelerator(with(Precision::fp16));
+  auto given = with(Precision::fp16);
+  given.scaler = {.init_scale = 128};
+  Accelerator accelerator(given);
   const auto model = accelerator.prepare_model(net, {.master_weights = true});
   const auto optimizer = accelerator.prepare(sgd);
   EXPECT_EQ(net->weight.scalar_type(), torch::kFloat32);

@@ -322,7 +322,8 @@ TEST(Prepare, TorchLoadersAreStreams) {
 
 TEST(Prepare, JitModules) {
   torch::jit::Module net("net");
-  net.register_parameter("w", torch::full({2, 2}, 0.5), false);
+  net.register_attribute("training", c10::BoolType::get(), true);
+  net.register_parameter("w", torch::full({2, 2}, 0.5).requires_grad_(), false);
   net.define(R"(
     def forward(self, x, scale: float = 1.0):
         y = torch.matmul(x, self.w) * scale

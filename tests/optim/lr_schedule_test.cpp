@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "accelerant/core/log.h"
 #include "support/expect_error.h"
 
 namespace {

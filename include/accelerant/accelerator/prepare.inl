@@ -12,7 +12,9 @@ auto Accelerator::prepare_model(M&& model, const PrepareModelOptions& options) {
     detail::require_named<M>();
     return Model<T>(register_module(model, options));
   } else if constexpr (detail::ModuleHolder<T>) {
-    return Model<T>(register_module(model.ptr(), options), {.holder = model});
+    // An empty holder refuses to be asked for its pointer.
+    const bool empty = model.is_empty();
+    return Model<T>(register_module(empty ? nullptr : model.ptr(), options), {.holder = model});
   } else if constexpr (detail::ModuleObject<detail::pointee_t<T>>) {
     static_assert(
         requires { model.use_count(); },

@@ -9,7 +9,8 @@
 // names its fields (see tensor/nested.h) becomes the same struct with each field collated, so its
 // fields must be of types that collate to themselves: tensors, and containers of tensors.
 //
-// Everything else needs a collate function of one's own, the third argument of data::loader.
+// Everything else needs a collate function of one's own, the third argument of data::loader. Workers
+// call it at the same time.
 #pragma once
 
 #include <ATen/core/Tensor.h>

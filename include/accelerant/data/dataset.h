@@ -27,6 +27,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -74,7 +75,7 @@ auto get_sample(GetsWithRandom auto& dataset, int64_t index, Random& random) {
 }
 template <Gets D>
 requires(!GetsWithRandom<D>) auto get_sample(D& dataset, int64_t index, Random&) {
-  return dataset.get(static_cast<decltype(index)>(index));
+  return dataset.get(index);
 }
 
 // Asked by a list of indices, of either type.
@@ -186,6 +187,25 @@ requires(sizeof...(Tensors) > 0) TensorDataset<Tensors...> tensors(const Tensors
 
 // --- map: a function applied to every sample ------------------------------------------------------
 
+namespace detail {
+
+template <class D>
+constexpr bool gives_samples = Gets<D> || GetsWithRandom<D>;
+
+// Whether sample and function can be asked for through const.
+template <class D, class F>
+constexpr bool maps_const() {
+  if constexpr (gives_samples<const D>) {
+    using Sample =
+        decltype(get_sample(std::declval<const D&>(), int64_t{}, std::declval<Random&>()));
+    return std::invocable<const F&, Sample, Random&> || std::invocable<const F&, Sample>;
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
 // Made by data::map.
 template <class D, class F>
 class MappedDataset {
@@ -196,20 +216,17 @@ class MappedDataset {
   std::optional<int64_t> size() const { return detail::size_of(dataset_); }
 
   // const, that is thread-safe, if data set and function are.
-  auto get(int64_t index, Random& random) const
-      requires(detail::Gets<const D> || detail::GetsWithRandom<const D>) {
+  auto get(int64_t index, Random& random) const requires(detail::maps_const<D, F>()) {
     return apply(function_, detail::get_sample(dataset_, index, random), random);
   }
-  auto get(int64_t index, Random& random) requires(
-      (detail::Gets<D> || detail::GetsWithRandom<D>)&&!(detail::Gets<const D> ||
-                                                        detail::GetsWithRandom<const D>)) {
+  auto get(int64_t index,
+           Random& random) requires(detail::gives_samples<D> && !detail::maps_const<D, F>()) {
     return apply(function_, detail::get_sample(dataset_, index, random), random);
   }
 
   // A data set that only gives batches is mapped batch by batch.
   auto get_batch(const std::vector<int64_t>& indices) requires(
-      (detail::GetsBatch64<D> || detail::GetsBatchSize<D>)&&!(detail::Gets<D> ||
-                                                              detail::GetsWithRandom<D>)) {
+      (detail::GetsBatch64<D> || detail::GetsBatchSize<D>)&&!detail::gives_samples<D>) {
     return std::invoke(function_, detail::get_samples(dataset_, indices));
   }
 

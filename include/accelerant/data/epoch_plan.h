@@ -12,19 +12,23 @@ namespace accelerant::data {
 
 class EpochPlan {
  public:
-  // `order`: the indices of the epoch.
-  EpochPlan(std::vector<int64_t> order, Sharding sharding);
+  // `order`: the indices of the epoch. `may_repeat`: some may come more than once.
+  EpochPlan(std::vector<int64_t> order, Sharding sharding, bool may_repeat = false);
 
   int64_t steps() const { return sharding_.steps(); }
   // The indices of a step, in the order in which they form the batch.
   std::vector<int64_t> indices(int64_t step) const;
+  // For each of them, how often it came before in the epoch's order; empty if none ever did.
+  std::vector<int64_t> repeats(int64_t step) const;
   // As in Sharding.
   int64_t position_before(int64_t step) const { return sharding_.position_before(step); }
   int64_t samples(int64_t step) const { return sharding_.samples(step); }
   int64_t remainder() const { return sharding_.remainder(); }
 
  private:
-  std::shared_ptr<const std::vector<int64_t>> order_;  // plans are copied into worker threads
+  // Shared, because plans are copied into worker threads.
+  std::shared_ptr<const std::vector<int64_t>> order_;
+  std::shared_ptr<const std::vector<int64_t>> repeats_;  // none: no index comes twice
   Sharding sharding_;
 };
 

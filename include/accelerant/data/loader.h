@@ -5,9 +5,9 @@
 //
 // Every loop over a loader is one epoch, and the next loop is the next epoch, however the last one
 // ended. What a loop knows (is_last_batch, position, ...) and saves (state_dict) are the members of
-// LoaderState, which a Loader has too. The order is a function of (seed, epoch), so set_epoch repeats an epoch exactly, and
-// load_state_dict goes on in the middle of one. Workers make batches in the background without
-// changing what comes out.
+// LoaderState, which a Loader has too. The order is a function of (seed, epoch), so set_epoch
+// repeats an epoch exactly, and load_state_dict goes on in the middle of one. Workers make batches
+// in the background without changing what comes out.
 //
 // A Loader is a handle: copies share the data set and the place in it. Only one loop at a time. See
 // dataset.h for data sets and who owns them, collate.h for how samples become a batch,
@@ -27,6 +27,7 @@
 #include "accelerant/data/loop.h"
 #include "accelerant/data/placement.h"
 #include "accelerant/data/source.h"
+#include "accelerant/data/stream_source.h"
 #include "accelerant/data/torch_data.h"
 
 namespace accelerant::data {
@@ -124,10 +125,14 @@ auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = 
   using Set = std::remove_const_t<typename Given::Type>;
   static_assert(Dataset<Set>,
                 "this is not a data set: it needs size() and get(index), or size() and "
-                "get_batch(indices), or next() (see data/dataset.h)");
+                "get_batch(indices), or next() (see data/dataset.h); a loader of torch::data "
+                "becomes one by data::stream_of");
   std::shared_ptr<Set> set;
   if constexpr (Given::is_pointer) {
-    set = std::forward<D>(dataset);
+    static_assert(!std::is_const_v<typename Given::Type> || detail::const_is_enough<Set>(),
+                  "a pointer to a const data set needs a const get or get_batch");
+    set = std::const_pointer_cast<Set>(
+        std::shared_ptr<typename Given::Type>(std::forward<D>(dataset)));
   } else {
     set = std::make_shared<Set>(std::forward<D>(dataset));
   }
@@ -136,7 +141,7 @@ auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = 
     auto source =
         std::make_shared<Source>(std::move(set), !Given::is_pointer, std::move(collate_function));
     return Loader<typename Source::Batch>(std::move(source), std::move(options));
-  } else {
+  } else if constexpr (detail::AnyStream<Set>) {
     using Source = detail::StreamSource<Set, Collate>;
     auto source = std::make_shared<Source>(std::move(set), std::move(collate_function));
     return Loader<typename Source::Batch>(std::move(source), std::move(options));

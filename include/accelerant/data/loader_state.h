@@ -95,16 +95,19 @@ class LoaderState {
   void end_loop();
 
   const EpochPlan& plan() const { return *plan_; }
-  int64_t stream_start() const { return position_; }
+  int64_t stream_start() const { return start_; }
 
   EpochPlan make_plan(int64_t epoch, int64_t start) const;
   Sharding make_sharding(int64_t epoch, int64_t start) const;
+  // Batches that a stream makes of so many samples.
+  int64_t stream_batches(int64_t samples) const;
   // Where the next loop starts, skipped batches included.
   int64_t next_position() const;
 
   LoaderOptions options_;
   ShardingOptions sharding_;
   SourceKind kind_;
+  bool may_repeat_;  // an order that may give an index more than once
   std::optional<int64_t> dataset_length_;
   int64_t total_batch_size_;
   mutable std::optional<uint64_t> seed_;
@@ -122,6 +125,7 @@ class LoaderState {
   int64_t current_samples_ = 0;
   int64_t current_units_ = 0;  // positions that the current batch of a stream took
   int64_t delivered_ = 0;
+  int64_t start_ = 0;
   int64_t position_ = 0;
   std::optional<EpochPlan> plan_;
 };

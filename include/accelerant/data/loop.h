@@ -52,6 +52,7 @@ class Loop {
 
   // The next batch becomes the current one, or the loop ends.
   void advance() {
+    if (!running_) return;
     current_.reset();  // before the next is made, so that its memory can be used again
     Fetched fetched = looks_ahead_ ? std::exchange(ahead_, {}) : fetch();
     if (fetched.error) {

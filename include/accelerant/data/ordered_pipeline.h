@@ -96,7 +96,7 @@ class OrderedPipeline {
         }
         const std::lock_guard lock(mutex_);
         if (!job) {
-          if (error) slots_.push_back(Slot{.done = true, .error = error});
+          if (error) slots_.push_back(Slot{.done = true, .error = std::move(error)});
           ended_ = true;
           ready_.notify_one();
           return;
@@ -112,7 +112,7 @@ class OrderedPipeline {
       }
       const std::lock_guard lock(mutex_);
       slot->item = std::move(item);
-      slot->error = error;
+      slot->error = std::move(error);  // the only reference: the exception dies where it is caught
       slot->done = true;
       ready_.notify_one();
     }

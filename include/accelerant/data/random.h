@@ -24,8 +24,9 @@ namespace accelerant::data {
 
 class Random {
  public:
-  // A stream of numbers for one sample of one epoch.
-  Random(uint64_t seed, int64_t epoch, int64_t index);
+  // A stream of numbers for one sample of one epoch. `repeat` counts from 0 how often a sampler has
+  // given the same index before in the epoch, so that a sample drawn twice is not augmented alike.
+  Random(uint64_t seed, int64_t epoch, int64_t index, int64_t repeat = 0);
 
   // A UniformRandomBitGenerator, for the standard library's algorithms and distributions (whose
   // results differ between standard libraries; the members below do not).

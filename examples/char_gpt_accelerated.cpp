@@ -1,0 +1,70 @@
+// Trains a small GPT on the characters of a text with Accelerant: gradients accumulated over
+// micro-batches, a loss that is the mean over all tokens of a step, clipping, and a learning rate
+// that warms up and falls along a cosine. At the end it writes a little itself. char_gpt_plain.cpp is
+// the same without Accelerant; the difference is the lesson.
+//
+//   ACCELERATE_MIXED_PRECISION=bf16 example-char-gpt-accelerated [STEPS [TEXT_FILE]]
+#include <accelerant/accelerant.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "common/char_gpt.h"
+#include "common/documents.h"
+
+int main(int argc, char** argv) try {
+  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 300;
+  const std::string path = argc > 2 ? argv[2] : EXAMPLES_DATA_FOLDER "/field_guide.txt";
+  const int64_t micro_batches = 2;  // per step
+  const int64_t batch_size = 16;    // documents in a micro-batch
+  const double largest_rate = 2e-3;
+  const int64_t warmup = std::min<int64_t>(20, steps / 5 + 1);
+
+  const examples::Documents documents(path);
+  const torch::Device device(torch::cuda::is_available() ? torch::kCUDA : torch::kCPU);
+  accelerant::Accelerator accelerator({.device = device, .gradient_accumulation = {micro_batches}});
+  torch::manual_seed(1);
+  const examples::GptOptions options{.vocabulary = documents.vocabulary().size()};
+  examples::CharGpt net(options);
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(largest_rate));
+  auto cosine = accelerant::optim::cosine_with_warmup(adamw, {warmup, steps});
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, adamw, cosine);
+
+  int64_t parameters = 0;
+  for (const auto& parameter : net->parameters()) parameters += parameter.numel();
+  std::printf("%zu documents, %ld symbols, %ld parameters\n", documents.size(), options.vocabulary,
+              parameters);
+
+  for (int64_t step = 0; step < steps; ++step) {
+    // Every token of the step weighs the same, whichever micro-batch it is in.
+    const auto batches = documents.random_batches(micro_batches, batch_size, options.context);
+    const auto tokens = static_cast<double>(examples::count_targets(batches));
+    double step_loss = 0;
+    for (const auto& batch : batches) {
+      const auto window = accelerator.accumulate(model);
+      const auto logits = model(batch.tokens.to(device));
+      const auto loss_sum = torch::nn::functional::cross_entropy(
+          logits.flatten(0, 1), batch.targets.to(device).flatten(),
+          torch::nn::functional::CrossEntropyFuncOptions()
+              .reduction(torch::kSum)
+              .ignore_index(examples::no_target));
+      accelerator.backward(loss_sum, batch.count);
+      step_loss += loss_sum.item<double>() / tokens;
+    }
+    accelerator.clip_grad_norm_(model, 1.0);
+    optimizer.step();
+    scheduler.step();
+    optimizer.zero_grad();
+    if ((step + 1) % 20 == 0) std::printf("step %4ld: loss %.4f\n", step + 1, step_loss);
+  }
+
+  net->eval();
+  std::printf("\n%s\n",
+              examples::generate(net, documents.vocabulary(), "The ", 300, device).c_str());
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "error: %s\n", error.what());
+  return 1;
+}

@@ -1,0 +1,14 @@
+// Tensors that are nothing but bytes in the memory of the CPU. Copying those without an operator is
+// worth it where there are many small ones: rows of a data set, samples of a batch.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace accelerant::data {
+
+inline bool is_plain_memory(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+         !tensor.is_conj() && !tensor.is_neg() && !tensor.requires_grad() && !tensor.is_quantized();
+}
+
+}  // namespace accelerant::data
