@@ -15,6 +15,7 @@ import sys
 import time
 
 import torch
+import training
 
 SCALE = 1.0 + 2.0**-23
 STEPS = 10
@@ -119,16 +120,20 @@ def heading(device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", required=True, help="the C++ benchmark, bench-scaler-tail")
+    parser.add_argument("--program", help="the C++ benchmark of the scaler, bench-scaler-tail")
+    parser.add_argument("--training", help="the C++ benchmark of training steps, bench-training")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one short round of the training steps, to see them run")
     parser.add_argument("--save", help="write the table to this file too")
     arguments = parser.parse_args()
     cases = [("nano", "cpu")]
     if torch.cuda.is_available():
         cases = [("nano", "cuda"), ("small", "cuda")]
     text = heading(cases[0][1])
-    for size, device in cases:
+    for size, device in cases if arguments.program else []:
         text += table(size, device, measure(arguments.program, size, device, arguments.rounds)) + "\n"
+    if arguments.training:
+        text += training.table(arguments.training, 1 if arguments.quick else arguments.rounds, arguments.quick) + "\n"
     print(text)
     if arguments.save:
         pathlib.Path(arguments.save).write_text(text.rstrip() + "\n")

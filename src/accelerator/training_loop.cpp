@@ -100,7 +100,8 @@ AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& mo
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,
                                                        const NormOptions& options) {
-  return clip_grad_norm_(model.parameters(), max_norm, options);
+  // The list made by prepare(): asking the module would build its dictionary of names in every step.
+  return clip_grad_norm_(model.state().parameters(), max_norm, options);
 }
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
@@ -111,7 +112,7 @@ std::optional<at::Tensor> Accelerator::clip_grad_norm_(const std::vector<at::Ten
 }
 
 void Accelerator::clip_grad_value_(const ModelBase& model, double clip_value) {
-  clip_grad_value_(model.parameters(), clip_value);
+  clip_grad_value_(model.state().parameters(), clip_value);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
