@@ -16,6 +16,7 @@ import time
 
 import loader
 import torch
+import training
 
 SCALE = 1.0 + 2.0**-23
 STEPS = 10
@@ -122,7 +123,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", help="the C++ benchmark of the scaler, bench-scaler-tail")
     parser.add_argument("--loader", help="the C++ benchmark of loaders, bench-loader")
+    parser.add_argument("--training", help="the C++ benchmark of training steps, bench-training")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one short round of the training steps, to see them run")
     parser.add_argument("--save", help="write the table to this file too")
     arguments = parser.parse_args()
     cases = [("nano", "cpu")]
@@ -133,6 +136,8 @@ def main():
         text += table(size, device, measure(arguments.program, size, device, arguments.rounds)) + "\n"
     if arguments.loader:
         text += loader.table(arguments.loader, arguments.rounds) + "\n"
+    if arguments.training:
+        text += training.table(arguments.training, 1 if arguments.quick else arguments.rounds, arguments.quick) + "\n"
     print(text)
     if arguments.save:
         pathlib.Path(arguments.save).write_text(text.rstrip() + "\n")

@@ -100,6 +100,7 @@ AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& mo
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,
                                                        const NormOptions& options) {
+  // The list made by prepare(): asking the module would build its dictionary of names in every step.
   return clip_grad_norm_(model.state().parameters(), max_norm, options);
 }
 
