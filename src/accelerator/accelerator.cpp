@@ -61,7 +61,8 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
-  return std::any_of(core_->optimizers.begin(), core_->optimizers.end(), [](const auto& optimizer) {
+  const auto optimizers = core_->optimizers.all();
+  return std::any_of(optimizers.begin(), optimizers.end(), [](const auto& optimizer) {
     return optimizer->last_step() && optimizer->last_step()->skipped();
   });
 }
@@ -92,9 +93,9 @@ const AcceleratorOptions& Accelerator::options() const { return core_->options; 
 const std::string& Accelerator::logging_dir() const { return options().project.logging_dir; }
 
 void Accelerator::forget_everything() {
-  for (const auto& model : core_->models) model->forget();
-  for (const auto& optimizer : core_->optimizers) optimizer->forget();
-  for (const auto& scheduler : core_->schedulers) scheduler->forget();
+  for (const auto& model : core_->models.all()) model->forget();
+  for (const auto& optimizer : core_->optimizers.all()) optimizer->forget();
+  for (const auto& scheduler : core_->schedulers.all()) scheduler->forget();
   core_->models.clear();
   core_->optimizers.clear();
   core_->schedulers.clear();

@@ -13,22 +13,30 @@ AccumulateScope::AccumulateScope(std::shared_ptr<detail::Core> core,
     : core_(std::move(core)),
       window_(core_->accumulation.window_of(std::move(models))),
       exceptions_at_entry_(std::uncaught_exceptions()) {
-  detail::begin_micro_step(*window_, core_->window_rules(), core_->loader_progress());
-  core_->accumulation.enter(window_);
-  for (const auto& optimizer : core_->optimizers) {
-    if (optimizer->is_concerned_by(window_->models)) optimizer->join(window_);
-  }
+  const auto optimizers = concerned();
+  for (const auto& optimizer : optimizers) optimizer->require_free_for(*window_);
+  core_->accumulation.enter(window_, core_->window_rules(), core_->loader_progress());
+  for (const auto& optimizer : optimizers) optimizer->join(window_);
+}
+
+std::vector<std::shared_ptr<detail::OptimizerState>> AccumulateScope::concerned() const {
+  auto optimizers = core_->optimizers.all();
+  std::erase_if(optimizers, [&](const auto& optimizer) {
+    return !optimizer->is_concerned_by(window_->models);
+  });
+  return optimizers;
 }
 
 AccumulateScope::~AccumulateScope() {
   const bool failed = std::uncaught_exceptions() > exceptions_at_entry_;
-  detail::end_micro_step(*window_, failed);
-  core_->accumulation.leave(window_);
   try {
+    if (detail::end_micro_step(*window_, failed)) {
+      for (const auto& optimizer : concerned()) optimizer->drop_gradients();
+    }
     core_->update_scaler_if_due();
   } catch (const std::exception& error) {
-    // The next backward tries again, where an exception can be reported.
-    log(LogLevel::warning, std::string("updating the loss scale failed: ") + error.what());
+    // A destructor cannot pass it on; what is wrong with the device shows in the next call too.
+    log(LogLevel::warning, std::string("the end of accumulate() failed: ") + error.what());
   }
 }
 

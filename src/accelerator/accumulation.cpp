@@ -48,14 +48,7 @@ at::Tensor at_least_one(const at::Tensor& items) { return items.clamp_min(1); }
 }  // namespace
 
 void begin_micro_step(Window& window, const WindowRules& rules, const LoaderProgress& loader) {
-  if (window.in_scope) {
-    throw Error(
-        ErrorDetails{.problem = "accumulate() is already open for these models",
-                     .expected = "one scope at a time",
-                     .got = "an inner scope for the same models",
-                     .hint = "end the outer scope first, or name all models in one accumulate()"});
-  }
-  if (window.complete) start_afresh(window);
+  if (window.complete || window.micro_steps == 0) start_afresh(window);
   if (window.micro_steps == 0) window.divisor = expected_steps(rules, loader);
   ++window.micro_steps;
   window.complete =
@@ -67,16 +60,18 @@ void begin_micro_step(Window& window, const WindowRules& rules, const LoaderProg
   window.samples += loader.samples;
 }
 
-void end_micro_step(Window& window, bool failed) {
+bool end_micro_step(Window& window, bool failed) {
   window.in_scope = false;
   if (failed && !window.stepped) {
     --window.micro_steps;
     window.samples -= window.latest_samples;
     window.complete = false;
-    if (window.micro_steps == 0) window.holds_gradients = false;
-  } else if (window.complete) {
+    if (window.micro_steps > 0) return false;
     window.holds_gradients = false;
+    return true;
   }
+  if (window.complete) window.holds_gradients = false;
+  return false;
 }
 
 at::Tensor weigh_mean(Window* window, const at::Tensor& loss) {
@@ -154,16 +149,32 @@ std::shared_ptr<Window> Accumulation::window_of(std::vector<const ModelState*> m
   return window;
 }
 
-void Accumulation::enter(std::shared_ptr<Window> window) {
-  latest_ = window;
-  open_.push_back(std::move(window));
+void Accumulation::enter(std::shared_ptr<Window> window, const WindowRules& rules,
+                         const LoaderProgress& loader) {
+  if (open() != nullptr) {
+    throw Error(ErrorDetails{.problem = "accumulate() is already open",
+                             .expected = "one scope at a time",
+                             .got = "a scope inside another one",
+                             .hint = "end the outer scope first, or name all models in one "
+                                     "accumulate()"});
+  }
+  begin_micro_step(*window, rules, loader);
+  latest_ = std::move(window);
 }
-
-void Accumulation::leave(const std::shared_ptr<Window>& window) { std::erase(open_, window); }
 
 bool Accumulation::holds_gradients() const {
   return std::any_of(windows_.begin(), windows_.end(),
                      [](const auto& window) { return window->holds_gradients; });
+}
+
+void Accumulation::abandon() {
+  for (const auto& window : windows_) start_afresh(*window);
+}
+
+void Accumulation::forget(const ModelState& model) {
+  std::erase_if(windows_, [&](const auto& window) {
+    return std::binary_search(window->models.begin(), window->models.end(), &model);
+  });
 }
 
 void Accumulation::clear() {

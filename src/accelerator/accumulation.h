@@ -35,7 +35,7 @@ struct Window {
 
   int64_t micro_steps = 0;       // begun so far
   bool complete = true;          // the latest micro-step is the last
-  bool in_scope = false;         // a micro-step is under way
+  bool in_scope = false;         // the latest micro-step is under way
   bool backward_ran = false;     // in the latest micro-step
   bool stepped = false;          // an optimizer did, in the latest micro-step
   bool holds_gradients = false;  // that wait for the rest of the window
@@ -63,8 +63,9 @@ struct WindowRules {
 void begin_micro_step(Window& window, const WindowRules& rules, const LoaderProgress& loader);
 
 // `failed`: an exception ends the micro-step. It then does not count, unless an optimizer has
-// already used its gradients.
-void end_micro_step(Window& window, bool failed);
+// already used its gradients. Returns whether the window is empty again, so that gradients of the
+// failed micro-step can and should be dropped.
+bool end_micro_step(Window& window, bool failed);
 
 // The loss to run backward on. `window` may be null: then each backward stands for itself.
 at::Tensor weigh_mean(Window* window, const at::Tensor& loss);
@@ -82,23 +83,29 @@ class Accumulation {
   // The window over these models, made if it is new.
   std::shared_ptr<Window> window_of(std::vector<const ModelState*> models);
 
-  // Scopes that are open, innermost last.
-  void enter(std::shared_ptr<Window> window);
-  void leave(const std::shared_ptr<Window>& window);
+  // A scope opens; an Error if another one is open.
+  void enter(std::shared_ptr<Window> window, const WindowRules& rules,
+             const LoaderProgress& loader);
 
-  Window* innermost() const { return open_.empty() ? nullptr : open_.back().get(); }
+  // The window that was entered last; null before the first.
+  Window* latest() const { return latest_.get(); }
 
-  // The window that was entered last, open or not; null before the first.
-  const Window* latest() const { return latest_.get(); }
+  // The same while its scope is open, else null.
+  Window* open() const { return latest_ && latest_->in_scope ? latest_.get() : nullptr; }
 
   // Whether gradients in any window wait for the rest of it.
   bool holds_gradients() const;
+
+  // Windows that are half complete end here.
+  void abandon();
+
+  // The model is gone: so are the windows over it.
+  void forget(const ModelState& model);
 
   void clear();
 
  private:
   std::vector<std::shared_ptr<Window>> windows_;
-  std::vector<std::shared_ptr<Window>> open_;
   std::shared_ptr<Window> latest_;
 };
 

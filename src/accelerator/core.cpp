@@ -1,7 +1,5 @@
 #include "accelerator/core.h"
 
-#include <algorithm>
-
 #include "accelerant/core/error.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/resolve_options.h"
@@ -39,22 +37,19 @@ std::optional<AutocastOptions> Core::autocast_options(const AutocastSettings& se
 }
 
 void Core::update_scaler_if_due() {
-  if (!scaler.is_enabled() || accumulation.holds_gradients()) return;
-  const bool due = std::any_of(optimizers.begin(), optimizers.end(),
-                               [](const auto& optimizer) { return optimizer->was_checked(); });
-  if (due) update_scaler();
+  if (scaler.is_enabled() && scaler_has_checks && !accumulation.holds_gradients()) update_scaler();
 }
 
 void Core::update_scaler() {
   scaler.update();
-  for (const auto& optimizer : optimizers) optimizer->begin_iteration();
+  scaler_has_checks = false;
+  for (const auto& optimizer : optimizers.all()) optimizer->begin_iteration();
 }
 
-std::vector<OptimizerState*> Core::owners_of(const std::vector<at::Tensor>& tensors) const {
-  std::vector<OptimizerState*> owners;
-  for (const auto& optimizer : optimizers) {
-    if (optimizer->owns_any_of(tensors)) owners.push_back(optimizer.get());
-  }
+std::vector<std::shared_ptr<OptimizerState>> Core::owners_of(
+    const std::vector<at::Tensor>& tensors) const {
+  auto owners = optimizers.all();
+  std::erase_if(owners, [&](const auto& optimizer) { return !optimizer->owns_any_of(tensors); });
   return owners;
 }
 

@@ -2,6 +2,7 @@
 // concern several of them; each prepared object's own behaviour is in its *_state.
 #pragma once
 
+#include <any>
 #include <memory>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "accelerant/data/loader_state.h"
 #include "accelerant/dist/environment.h"
 #include "accelerator/accumulation.h"
+#include "accelerator/registry.h"
 
 namespace accelerant::detail {
 
@@ -20,8 +22,11 @@ class SchedulerState;
 
 struct PreparedLoader {
   std::shared_ptr<const void> original;  // kept, so that its address stays its own
-  std::shared_ptr<void> handle;          // a data::Loader<Batch>
+  std::any handle;                       // a data::Loader<Batch>
   std::shared_ptr<data::LoaderState> state;
+
+  // Nobody else has a handle of it.
+  bool is_unused() const { return state.use_count() == 2; }
 };
 
 struct Core : std::enable_shared_from_this<Core> {
@@ -41,19 +46,21 @@ struct Core : std::enable_shared_from_this<Core> {
   void update_scaler();
 
   // The prepared optimizers that own one of the tensors.
-  std::vector<OptimizerState*> owners_of(const std::vector<at::Tensor>& tensors) const;
+  std::vector<std::shared_ptr<OptimizerState>> owners_of(
+      const std::vector<at::Tensor>& tensors) const;
 
   AcceleratorOptions options;
   dist::Environment environment;
   GradScaler scaler;
   Accumulation accumulation;
-  bool manual_sync = true;  // sync_gradients for optimizers outside of all windows
+  bool manual_sync = true;         // sync_gradients for optimizers outside of all windows
+  bool scaler_has_checks = false;  // an optimizer was unscaled or stepped since its last update
   bool trigger = false;
   bool warned_of_missing_window = false;
 
-  std::vector<std::shared_ptr<ModelState>> models;
-  std::vector<std::shared_ptr<OptimizerState>> optimizers;
-  std::vector<std::shared_ptr<SchedulerState>> schedulers;
+  Registry<ModelState> models;
+  Registry<OptimizerState> optimizers;
+  Registry<SchedulerState> schedulers;
   std::vector<PreparedLoader> loaders;
   std::vector<data::LoaderState*> active_loaders;  // innermost loop last
 };

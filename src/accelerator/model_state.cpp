@@ -49,6 +49,14 @@ void make_master_weights(const StateDict& parameters) {
   }
 }
 
+// libtorch leaves gradients behind when it moves a module.
+void move_gradient(at::Tensor parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.defined() && gradient.device() != parameter.device()) {
+    parameter.mutable_grad() = gradient.to(parameter.device());
+  }
+}
+
 // Autocast serves one type of device; a model elsewhere would silently run in full precision.
 void require_device(const std::vector<at::Tensor>& parameters, const Core& core) {
   if (parameters.empty() || *core.options.mixed_precision == Precision::no) return;
@@ -73,13 +81,18 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   }
   if (options.device_placement.value_or(core->options.device_placement)) {
     module_->to(*core->options.device);
+    for (const auto& item : named) move_gradient(item.value());
   }
   parameters_ = named.values();
   require_device(parameters_, *core);
 
   // Names for overflow reports; the first model needs nothing to tell it from others.
-  const std::size_t number = core->models.size();
+  const std::size_t number = core->models.all().size();
   core->scaler.name_parameters(named, number == 0 ? "" : c10::str("model_", number, "."));
+}
+
+ModelState::~ModelState() {
+  if (const auto core = core_.lock()) core->accumulation.forget(*this);
 }
 
 ForwardScope::ForwardScope(const ModelState& state) {

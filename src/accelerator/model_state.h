@@ -14,6 +14,9 @@ class ModelState {
   // Checks and moves the module as the options say.
   ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<ModuleAccess> module,
              const PrepareModelOptions& options);
+  ~ModelState();
+  ModelState(const ModelState&) = delete;
+  ModelState& operator=(const ModelState&) = delete;
 
   std::shared_ptr<Core> core() const { return require_core(core_); }
   ModuleAccess& module() const { return *module_; }

@@ -62,6 +62,14 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
   }
 }
 
+[[noreturn]] void refuse_closure_in_window(int64_t steps) {
+  throw Error(ErrorDetails{
+      .problem = "A closure cannot be used with gradient accumulation",
+      .expected = "gradient_accumulation.steps = 1, since the closure computes the whole loss anew",
+      .got = c10::str("gradient_accumulation.steps = ", steps),
+      .hint = "sum over the micro-batches inside the closure"});
+}
+
 }  // namespace
 
 OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
@@ -90,6 +98,7 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   if (!last_step_) require_prepared_model();
 
   if (closure) {
+    if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
     // The scaler, if enabled, says why it cannot be.
     last_step_ = core->scaler.step(*optimizer_, closure);
   } else if (!has_gradients(*optimizer_)) {
@@ -100,7 +109,7 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
     correct_gradients();
     last_step_ = core->scaler.step(*optimizer_);
   }
-  stepped_ = true;
+  stepped_ = core->scaler_has_checks = true;
   if (window_) window_->stepped = true;
   // In an autocast scope around several iterations, copies of the weights would be out of date now.
   at::autocast::clear_cache();
@@ -116,13 +125,25 @@ void OptimizerState::zero_grad(bool set_to_none) {
   if (may_clear) optimizer_->zero_grad(set_to_none);
 }
 
+void OptimizerState::drop_gradients() { optimizer_->zero_grad(); }
+
+void OptimizerState::require_free_for(const Window& window) const {
+  if (!window_ || window_.get() == &window || !window_->holds_gradients) return;
+  throw Error(ErrorDetails{
+      .problem = "An optimizer is in the middle of a window over other models",
+      .expected = "accumulate() with the same models until the window is complete",
+      .got = c10::str("a window that holds ", window_->micro_steps, " micro-steps so far"),
+      .hint = "name the same models in every accumulate(), or give the window up with "
+              "drop_gradients()"});
+}
+
 void OptimizerState::finish_gradients() {
   const auto core = require_core(core_);
   if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
   correct_gradients();
   if (!core->scaler.is_enabled() || unscaled_ || stepped_) return;
   core->scaler.unscale_(*optimizer_);
-  unscaled_ = true;
+  unscaled_ = core->scaler_has_checks = true;
 }
 
 void OptimizerState::correct_gradients() {
@@ -143,15 +164,16 @@ const OptimizerState::Ownership& OptimizerState::ownership() const {
   const auto core = require_core(core_);
   std::size_t count = 0;
   for (const auto& group : optimizer_->param_groups()) count += group.params().size();
-  if (ownership_.parameter_count == count && ownership_.model_count == core->models.size()) {
+  const int64_t version = core->models.version();
+  if (ownership_.parameter_count == count && ownership_.models_version == version) {
     return ownership_;
   }
-  ownership_ = {.parameter_count = count, .model_count = core->models.size()};
+  ownership_ = {.parameter_count = count, .models_version = version};
   any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
     ownership_.tensors.insert(parameter.unsafeGetTensorImpl());
     return false;
   });
-  for (const auto& model : core->models) {
+  for (const auto& model : core->models.all()) {
     if (contains_any(ownership_.tensors, model->parameters())) {
       ownership_.models.push_back(model.get());
     }

@@ -32,9 +32,11 @@ class OptimizerState {
   // undone. Only at a boundary; further calls do nothing.
   void finish_gradients();
 
-  // Unscaled or stepped in the scaler's present iteration.
-  bool was_checked() const { return unscaled_ || stepped_; }
+  // The scaler was updated.
   void begin_iteration() { unscaled_ = stepped_ = false; }
+
+  // Clears the gradients, whatever they wait for.
+  void drop_gradients();
 
   bool owns_any_of(const std::vector<at::Tensor>& tensors) const;
 
@@ -42,6 +44,9 @@ class OptimizerState {
   // none of any prepared model.
   bool is_concerned_by(const std::vector<const ModelState*>& models) const;
 
+  // The window is the one whose completion the optimizer waits for from now on. An Error if it still
+  // waits for another one.
+  void require_free_for(const Window& window) const;
   void join(std::shared_ptr<Window> window) { window_ = std::move(window); }
 
   // Samples that the next update is made from, of all processes.
@@ -57,7 +62,7 @@ class OptimizerState {
     std::vector<const ModelState*> models = {};
     // What it was made from: made anew when these have changed.
     std::size_t parameter_count = 0;
-    std::size_t model_count = 0;
+    int64_t models_version = -1;
   };
 
   const Ownership& ownership() const;

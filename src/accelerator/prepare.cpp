@@ -23,21 +23,22 @@ std::shared_ptr<T> borrowed(T& object) {
 std::shared_ptr<detail::ModelState> register_access(const std::shared_ptr<detail::Core>& core,
                                                     std::unique_ptr<detail::ModuleAccess> module,
                                                     const PrepareModelOptions& options) {
-  for (const auto& model : core->models) {
+  for (const auto& model : core->models.all()) {
     if (model->module().identity() == module->identity()) return model;
   }
   auto state = std::make_shared<detail::ModelState>(core, std::move(module), options);
-  core->models.push_back(state);
+  core->models.add(state);
   return state;
 }
 
 std::shared_ptr<detail::SchedulerState> register_schedule(
     const std::shared_ptr<detail::Core>& core, std::unique_ptr<detail::ScheduleAccess> schedule) {
-  for (const auto& scheduler : core->schedulers) {
+  for (const auto& scheduler : core->schedulers.all()) {
     if (scheduler->schedule().identity() == schedule->identity()) return scheduler;
   }
-  core->schedulers.push_back(std::make_shared<detail::SchedulerState>(core, std::move(schedule)));
-  return core->schedulers.back();
+  auto state = std::make_shared<detail::SchedulerState>(core, std::move(schedule));
+  core->schedulers.add(state);
+  return state;
 }
 
 [[noreturn]] void refuse_empty_pointer(const char* what) {
@@ -67,11 +68,11 @@ Optimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer,
 Optimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                          const PrepareOptimizerOptions& options) {
   if (!optimizer) refuse_empty_pointer("optimizer");
-  for (const auto& known : core_->optimizers) {
+  for (const auto& known : core_->optimizers.all()) {
     if (&known->optimizer() == optimizer.get()) return Optimizer(known);
   }
   auto state = std::make_shared<detail::OptimizerState>(core_, std::move(optimizer), options);
-  core_->optimizers.push_back(state);
+  core_->optimizers.add(state);
   return Optimizer(std::move(state));
 }
 
@@ -128,15 +129,18 @@ data::Placement Accelerator::placement() const {
           }};
 }
 
-std::shared_ptr<void> Accelerator::find_loader(const void* original) const {
+const std::any* Accelerator::find_loader(const void* original) const {
   for (const detail::PreparedLoader& loader : core_->loaders) {
-    if (loader.original.get() == original || loader.state.get() == original) return loader.handle;
+    if (loader.original.get() == original || loader.state.get() == original) return &loader.handle;
   }
   return nullptr;
 }
 
-void Accelerator::add_loader(std::shared_ptr<const void> original, std::shared_ptr<void> prepared,
+void Accelerator::add_loader(std::shared_ptr<const void> original, std::any prepared,
                              std::shared_ptr<data::LoaderState> state) {
+  std::erase_if(core_->loaders, [&](const detail::PreparedLoader& loader) {
+    return loader.is_unused() || loader.original == original;
+  });
   core_->loaders.push_back(
       {.original = std::move(original), .handle = std::move(prepared), .state = std::move(state)});
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "accelerant/core/error.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/scheduler_state.h"
 
@@ -19,7 +20,17 @@ bool was_updated(const OptimizerState& optimizer) {
   return last->kind() == StepResult::Kind::submitted && !last->skipped();
 }
 
-int64_t steps_for_update(const Core& core, const std::vector<OptimizerState*>& optimizers) {
+// A schedule that counts samples and is never told of any would stand still.
+int64_t require_samples(int64_t samples) {
+  if (samples > 0) return samples;
+  throw Error(ErrorDetails{.problem = "The schedule counts samples, but there are none to count",
+                           .expected = "a loop over a prepared loader around scheduler.step()",
+                           .got = "no such loop",
+                           .hint = "prepare the loader, or use another schedule_unit"});
+}
+
+int64_t steps_for_update(const Core& core,
+                         const std::vector<std::shared_ptr<OptimizerState>>& optimizers) {
   switch (core.options.schedule_unit) {
     case ScheduleUnit::update:
     case ScheduleUnit::call:
@@ -27,19 +38,18 @@ int64_t steps_for_update(const Core& core, const std::vector<OptimizerState*>& o
     case ScheduleUnit::unsharded_batch:
       return core.options.data_loader.split_batches ? 1 : core.environment.num_processes;
     case ScheduleUnit::sample:
-      return optimizers.empty() ? core.loader_progress().samples
-                                : optimizers.front()->samples_of_update();
+      return require_samples(optimizers.empty() ? core.loader_progress().samples
+                                                : optimizers.front()->samples_of_update());
   }
   return 1;
 }
 
 }  // namespace
 
-std::vector<OptimizerState*> SchedulerState::optimizers(const Core& core) const {
-  std::vector<OptimizerState*> all;
-  for (const auto& optimizer : core.optimizers) {
-    if (&optimizer->optimizer() == schedule_->optimizer()) return {optimizer.get()};
-    all.push_back(optimizer.get());
+std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Core& core) const {
+  auto all = core.optimizers.all();
+  for (const auto& optimizer : all) {
+    if (&optimizer->optimizer() == schedule_->optimizer()) return {optimizer};
   }
   return all;
 }
@@ -51,7 +61,7 @@ void SchedulerState::step() {
     return;
   }
   const auto followed = optimizers(*core);
-  const bool updated = std::all_of(followed.begin(), followed.end(), [](OptimizerState* optimizer) {
+  const bool updated = std::all_of(followed.begin(), followed.end(), [](const auto& optimizer) {
     return optimizer->is_at_boundary() && was_updated(*optimizer);
   });
   if (updated) schedule_->advance(steps_for_update(*core, followed));
@@ -65,9 +75,8 @@ void SchedulerState::step(double metric) {
 std::vector<double> SchedulerState::last_lrs() const {
   const auto core = require_core(core_);
   torch::optim::Optimizer* optimizer = schedule_->optimizer();
-  if (optimizer == nullptr && !core->optimizers.empty()) {
-    optimizer = &core->optimizers.front()->optimizer();
-  }
+  const auto prepared = core->optimizers.all();
+  if (optimizer == nullptr && !prepared.empty()) optimizer = &prepared.front()->optimizer();
   std::vector<double> rates;
   if (optimizer == nullptr) return rates;
   for (const auto& group : optimizer->param_groups()) rates.push_back(group.options().get_lr());

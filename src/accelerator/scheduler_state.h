@@ -53,7 +53,7 @@ class SchedulerState {
 
  private:
   // Prepared optimizers the schedule follows: its own, or all if that is not among them.
-  std::vector<OptimizerState*> optimizers(const Core& core) const;
+  std::vector<std::shared_ptr<OptimizerState>> optimizers(const Core& core) const;
 
   std::weak_ptr<Core> core_;
   std::unique_ptr<ScheduleAccess> schedule_;

@@ -14,7 +14,6 @@ namespace accelerant {
 namespace {
 
 using detail::Core;
-using detail::OptimizerState;
 using detail::Window;
 
 void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
@@ -35,7 +34,7 @@ void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
 Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions& options) {
   check_loss(loss, options);
   core.update_scaler_if_due();
-  Window* window = core.accumulation.innermost();
+  Window* window = core.accumulation.open();
   if (window == nullptr && core.window_rules().steps > 1 && !core.warned_of_missing_window) {
     core.warned_of_missing_window = true;
     log(LogLevel::warning,
@@ -58,10 +57,10 @@ bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
                       bool boundary_without_owner) {
   const auto owners = core.owners_of(parameters);
   if (owners.empty()) return boundary_without_owner;
-  for (const OptimizerState* owner : owners) {
+  for (const auto& owner : owners) {
     if (!owner->is_at_boundary()) return false;
   }
-  for (OptimizerState* owner : owners) owner->finish_gradients();
+  for (const auto& owner : owners) owner->finish_gradients();
   return true;
 }
 
@@ -125,7 +124,13 @@ void Accelerator::unscale_gradients(const Optimizer& optimizer) {
 }
 
 void Accelerator::unscale_gradients() {
-  for (const auto& optimizer : core_->optimizers) optimizer->finish_gradients();
+  for (const auto& optimizer : core_->optimizers.all()) optimizer->finish_gradients();
+}
+
+void Accelerator::drop_gradients() {
+  core_->accumulation.abandon();
+  for (const auto& optimizer : core_->optimizers.all()) optimizer->drop_gradients();
+  core_->update_scaler_if_due();
 }
 
 }  // namespace accelerant

@@ -222,8 +222,14 @@ void LoaderState::end_loop() {
 
 LoaderHandle::LoaderHandle(std::shared_ptr<LoaderState> state) : state_(std::move(state)) {}
 
-json LoaderHandle::state_dict() const { return state_->state_dict(); }
+void LoaderHandle::refuse_empty() {
+  throw Error(ErrorDetails{.problem = "An empty Loader was used",
+                           .expected = "one made by data::loader or returned by prepare()",
+                           .got = "a default-constructed or emptied handle"});
+}
 
-void LoaderHandle::load_state_dict(const json& state) const { state_->load_state_dict(state); }
+json LoaderHandle::state_dict() const { return state()->state_dict(); }
+
+void LoaderHandle::load_state_dict(const json& saved) const { state()->load_state_dict(saved); }
 
 }  // namespace accelerant::data

@@ -8,11 +8,14 @@
 namespace accelerant::dist {
 
 Environment Environment::detect() {
-  const char* world_size = std::getenv("WORLD_SIZE");
-  if (world_size != nullptr && std::string(world_size) != "1" && *world_size != '\0') {
+  // Of torchrun, Open MPI, MPICH and MVAPICH.
+  for (const char* name :
+       {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0' || std::string(value) == "1") continue;
     throw Error(ErrorDetails{.problem = "Several processes are not supported by this version",
-                             .expected = "WORLD_SIZE unset or 1",
-                             .got = "WORLD_SIZE=" + std::string(world_size),
+                             .expected = std::string(name) + " unset or 1",
+                             .got = std::string(name) + "=" + value,
                              .hint = "start one process, without torchrun or mpirun"});
   }
   return {};

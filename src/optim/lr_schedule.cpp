@@ -41,9 +41,9 @@ void check_warmup_and_total(const char* kind, int64_t warmup_steps, int64_t tota
   require_at_least(kind, "total_steps", total_steps, 1,
                    "set it to the number of optimizer updates of the whole run");
   if (warmup_steps <= total_steps) return;
-  log(LogLevel::warning, c10::str(kind, ": warmup_steps, ", warmup_steps,
-                                  ", are more than total_steps, ", total_steps,
-                                  ": the run ends before the base rate is reached"));
+  log(LogLevel::warning,
+      c10::str(kind, ": warmup_steps, ", warmup_steps, ", are more than total_steps, ", total_steps,
+               ": the run ends before the base rate is reached"));
 }
 
 double half_cosine(double cycles, double progress) {

@@ -319,13 +319,82 @@ TEST(Accumulation, ChangingTheNumberOfStepsCountsFromTheNextMicroStep) {
                        "expected at least 1, got 0"));
 }
 
-TEST(Accumulation, NestedScopesOfOneModelAreRefused) {
+TEST(Accumulation, ScopesDoNotNest) {
   Scale net;
+  Scale other;
   Accelerator accelerator(on_cpu());
-  const auto model = accelerator.prepare(net);
+  auto [model, other_model] = accelerator.prepare(net, other);
   const auto window = accelerator.accumulate(model);
-  EXPECT_TRUE(contains(error_of([&] { const auto inner = accelerator.accumulate(model); }),
-                       "accumulate() is already open for these models"));
+  EXPECT_TRUE(contains(error_of([&, &m = model] { const auto inner = accelerator.accumulate(m); }),
+                       "accumulate() is already open"));
+  EXPECT_TRUE(
+      contains(error_of([&, &m = other_model] { const auto inner = accelerator.accumulate(m); }),
+               "accumulate() is already open"));
+}
+
+TEST(Accumulation, AnOptimizerWaitsForOneWindowAtATime) {
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  Accelerator accelerator(on_cpu(Precision::no, 2));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  {
+    const auto window = accelerator.accumulate(model);
+    accelerator.backward(model(scalar(1)).mean());
+  }
+  EXPECT_TRUE(contains(error_of([&] { const auto window = accelerator.accumulate(); }),
+                       "in the middle of a window over other models"));
+  accelerator.drop_gradients();
+  EXPECT_NO_THROW(static_cast<void>(accelerator.accumulate()));
+}
+
+// An exception between backward and step.
+TEST(Accumulation, AFailedFirstMicroStepLeavesNoGradients) {
+  for (const bool items : {false, true}) {
+    for (const int64_t steps : {1, 2}) {
+      Scale net;
+      torch::optim::SGD sgd(net->parameters(), 0.0);
+      Accelerator accelerator(on_cpu(Precision::no, steps));
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const auto micro_step = [&, &m = model, &o = optimizer](double x, bool fails) {
+        const auto window = accelerator.accumulate(m);
+        if (items) {
+          accelerator.backward(7 * m(scalar(x)).sum(), fails ? 3 : 7);
+        } else {
+          accelerator.backward(m(scalar(x)).mean());
+        }
+        if (fails) throw std::runtime_error("after the backward");
+        o.step();
+      };
+      EXPECT_THROW(micro_step(100, true), std::runtime_error);
+      EXPECT_FALSE(net->w.grad().defined());
+      for (int64_t i = 0; i < steps; ++i) micro_step(4, false);
+      EXPECT_FLOAT_EQ(net->w.grad().item<float>(), 4.0F);
+    }
+  }
+}
+
+TEST(Accumulation, AHalfCompleteWindowCanBeGivenUp) {
+  for (const auto precision : {Precision::no, Precision::fp16}) {
+    Scale net;
+    torch::optim::SGD sgd(net->parameters(), 0.0);
+    auto options = on_cpu(precision, 3);
+    options.scaler = {.init_scale = 128};
+    Accelerator accelerator(options);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const auto micro_step = [&, &m = model, &o = optimizer](double x) {
+      const auto window = accelerator.accumulate(m);
+      accelerator.backward(m(scalar(x)).mean());
+      accelerator.unscale_gradients();
+      o.step();
+    };
+    micro_step(100);
+    micro_step(100);
+    accelerator.drop_gradients();
+    EXPECT_EQ(accelerator.step(), 0);
+    EXPECT_FALSE(net->w.grad().defined());
+    for (int i = 0; i < 3; ++i) micro_step(4);
+    EXPECT_FLOAT_EQ(net->w.grad().item<float>(), 4.0F);
+  }
 }
 
 TEST(Accumulation, BackwardOutsideAWindowWarnsOnce) {

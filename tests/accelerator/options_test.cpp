@@ -76,6 +76,7 @@ TEST(AcceleratorOptionsTest, BadVariablesAreNamed) {
   EXPECT_TRUE(contains(error_with("ACCELERATE_USE_CPU", "perhaps"), "true or false"));
   EXPECT_TRUE(contains(error_with("ACCELERATE_TORCH_DEVICE", "nowhere"), "'nowhere'"));
   EXPECT_TRUE(contains(error_with("WORLD_SIZE", "2"), "WORLD_SIZE=2"));
+  EXPECT_TRUE(contains(error_with("OMPI_COMM_WORLD_SIZE", "4"), "OMPI_COMM_WORLD_SIZE=4"));
 }
 
 TEST(AcceleratorOptionsTest, BadOptionsAreRefused) {

@@ -150,6 +150,7 @@ TEST_P(AcceleratorPrecision, TheScalerGrowsAndBacksOffWithTheLoop) {
   EXPECT_EQ(accelerator.scaler().get_scale(), 1024);
   EXPECT_FALSE(update(1));
   EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
+  accelerator.scaler().get_scale();  // waits, so that the status is of the last update
   EXPECT_EQ(accelerator.scaler().status().updates, 4);
 }
 

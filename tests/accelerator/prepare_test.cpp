@@ -212,6 +212,45 @@ TEST(Prepare, FreeMemoryForgetsEverything) {
   EXPECT_EQ(again(torch::ones({1, 2})).numel(), 1);
 }
 
+// As in cross-validation: everything but the Accelerator is local, and may lie at the same addresses.
+TEST(Prepare, ObjectsMayBeLocalToAFunction) {
+  for (const auto precision : {Precision::no, Precision::fp16}) {
+    auto options = on_cpu(precision, 2);
+    options.scaler = {.init_scale = 128};
+    Accelerator accelerator(options);
+    const auto train = [&](int64_t inputs) {
+      Flexible net;
+      net.linear = net.replace_module("linear", torch::nn::Linear(inputs, 1));
+      torch::optim::SGD sgd(net.parameters(), 1.0);
+      auto constant = accelerant::optim::constant(sgd);
+      auto [model, optimizer, scheduler, loader] =
+          accelerator.prepare(net, sgd, constant, counting_loader(3));
+      const auto before = net.linear->bias.item<float>();
+      for (auto&& [x] : loader) {
+        {
+          const auto window = accelerator.accumulate(model);
+          accelerator.backward(model(x.expand({1, inputs}), 1.0).sum());
+          accelerator.clip_grad_norm_(model, 1e9);
+        }
+        optimizer.step();  // leaves an update of the scaler for the next backward
+        scheduler.step();
+        optimizer.zero_grad();
+      }
+      EXPECT_EQ(constant.last_step(), 2);
+      EXPECT_FLOAT_EQ(net.linear->bias.item<float>(), before - 2.0F);
+    };
+    for (const int64_t inputs : {1, 2, 3}) train(inputs);
+  }
+}
+
+TEST(Prepare, LoadersCanBeEmptiedToo) {
+  Accelerator accelerator(on_cpu());
+  auto loader = accelerator.prepare(counting_loader(3));
+  accelerator.free_memory(loader);
+  EXPECT_TRUE(contains(error_of([&] { loader.length(); }), "An empty Loader"));
+  EXPECT_TRUE(contains(error_of([&] { loader.begin(); }), "An empty Loader"));
+}
+
 TEST(Prepare, OptimizersInEveryForm) {
   torch::nn::Linear net(2, 1);
   torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -232,7 +271,6 @@ TEST(Prepare, LbfgsWorksWithoutAScalerAndIsRefusedWithOne) {
   const auto x = torch::randn({16, 2});
   const auto y = x.matmul(torch::tensor({{1.0F}, {-2.0F}})) + 0.5;
   Accelerator accelerator(on_cpu(Precision::bf16));
-  const Accelerator unused(on_cpu());
   auto [model, optimizer] = accelerator.prepare(net, lbfgs);
   double loss = kInfinity;
   for (int i = 0; i < 10; ++i) {
@@ -245,6 +283,10 @@ TEST(Prepare, LbfgsWorksWithoutAScalerAndIsRefusedWithOne) {
     });
   }
   EXPECT_LT(loss, 1e-2);
+
+  accelerator.set_gradient_accumulation_steps(2);
+  EXPECT_TRUE(contains(error_of([&, &o = optimizer] { o.step([] { return torch::Tensor(); }); }),
+                       "A closure cannot be used with gradient accumulation"));
 
   Accelerator fp16(on_cpu(Precision::fp16));
   EXPECT_TRUE(contains(error_of([&] { fp16.prepare(net, lbfgs); }),

@@ -22,14 +22,12 @@ void misuse(accelerant::Accelerator& accelerator) {
 #if CASE == 1
   accelerator.prepare(net, 42);
 #elif CASE == 2
-  accelerator.prepare(Net());
-#elif CASE == 3
   accelerator.prepare(net, torch::optim::SGD(net.parameters(), 0.1));
-#elif CASE == 4
+#elif CASE == 3
   accelerator.prepare(opaque_net)(at::Tensor());
-#elif CASE == 5
+#elif CASE == 4
   const auto window = accelerator.accumulate(net);
-#elif CASE == 6
+#elif CASE == 5
   accelerator.prepare(net)->forward(at::Tensor());
 #endif
 }

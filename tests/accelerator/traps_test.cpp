@@ -408,6 +408,16 @@ TEST(Traps, Trap23TheUnitOfASchedule) {
   EXPECT_EQ(steps_after_two_updates(ScheduleUnit::unsharded_batch), 2);  // one process
   EXPECT_EQ(steps_after_two_updates(ScheduleUnit::sample), 10);
   EXPECT_EQ(steps_after_two_updates(ScheduleUnit::call), 4);
+
+  // Without a prepared loader there are no samples to count.
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto options = on_cpu();
+  options.schedule_unit = ScheduleUnit::sample;
+  Accelerator accelerator(options);
+  auto [model, optimizer, scheduler] =
+      accelerator.prepare(net, sgd, accelerant::optim::constant(sgd));
+  EXPECT_TRUE(contains(error_of([&, &s = scheduler] { s.step(); }), "counts samples"));
 }
 
 TEST(Traps, Trap24ASchedulePastItsEndStaysThere) {

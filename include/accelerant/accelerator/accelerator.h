@@ -19,13 +19,16 @@
 // Names and meaning are those of Hugging Face Accelerate; docs/parity.md lists the differences. There
 // is no global state: two Accelerators in one process do not disturb each other. An Accelerator and
 // what it prepared belong to one thread at a time. It must outlive the use of what it prepared (a
-// handle used after that is an Error); objects given to prepare by name are borrowed and never
-// touched by a destructor.
+// handle used after that is an Error). Objects given to prepare by name are borrowed: they must live
+// while a handle of theirs does. A prepared object is forgotten when its last handle is gone, so all
+// of it may be local to a function.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <any>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -109,7 +112,8 @@ class Accelerator {
   template <class... Objects>
   auto prepare(Objects&&... objects);
 
-  // Moves the module to the device and runs its forward in the Accelerator's precision.
+  // Moves the module to the device and runs its forward in the Accelerator's precision. The model's
+  // parameters are those the module has now; register others before.
   template <class M>
   auto prepare_model(M&& model, const PrepareModelOptions& options = {});
 
@@ -152,6 +156,11 @@ class Accelerator {
   void backward(const at::Tensor& loss_sum, const at::Tensor& num_items,
                 const BackwardOptions& options = {});
 
+  // Neither a number of items nor, as in libtorch, the tensor's own arguments: see BackwardOptions.
+  template <class T>
+  requires std::same_as<T, bool> || std::floating_point<T>
+  void backward(const at::Tensor& loss, T, const BackwardOptions& = {}) = delete;
+
   // One micro-step of a window over these models; without models, over all. Calls with the same
   // models share a window, calls with others have their own.
   template <class... Models>
@@ -183,6 +192,10 @@ class Accelerator {
   // scope does nothing.
   AutocastScope autocast() const;
   AutocastScope autocast(const AutocastSettings& settings) const;
+
+  // Gives up what was gathered: windows that are half complete end here, and the gradients of all
+  // prepared optimizers are cleared. For going on after an exception in the middle of a window.
+  void drop_gradients();
 
   // Whether the latest micro-step completed its window; true outside of any. Setting it by hand
   // counts for optimizers that are not part of a window.
@@ -316,9 +329,11 @@ class Accelerator {
   AccumulateScope open_window(const std::vector<const ModelBase*>& models);
 
   data::Placement placement() const;
-  std::shared_ptr<void> find_loader(const void* original) const;
-  void add_loader(std::shared_ptr<const void> original, std::shared_ptr<void> prepared,
+  const std::any* find_loader(const void* original) const;
+  void add_loader(std::shared_ptr<const void> original, std::any prepared,
                   std::shared_ptr<data::LoaderState> state);
+  template <class Prepared, class Make>
+  Prepared prepare_loader_once(const std::shared_ptr<const void>& original, Make&& make);
   int64_t updates_in(std::optional<int64_t> batches) const;
 
   void forget_everything();

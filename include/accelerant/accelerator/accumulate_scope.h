@@ -7,8 +7,10 @@
 //     optimizer.zero_grad();
 //   }
 //
-// Whether the micro-step completes the window is decided when the scope opens. When an exception
-// leaves the scope before an optimizer has stepped, the micro-step does not count.
+// Whether the micro-step completes the window is decided when the scope opens. Scopes do not nest. When
+// an exception leaves the scope before an optimizer has stepped, the micro-step does not count; if it
+// was the first of its window, its gradients are dropped too. In a later one they cannot be told from
+// those of the micro-steps before: go on, or give the window up with Accelerator::drop_gradients().
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@ class Accelerator;
 namespace detail {
 struct Core;
 class ModelState;
+class OptimizerState;
 struct Window;
 }  // namespace detail
 
@@ -42,6 +45,8 @@ class [[nodiscard]] AccumulateScope {
 
   AccumulateScope(std::shared_ptr<detail::Core> core,
                   std::vector<const detail::ModelState*> models);
+
+  std::vector<std::shared_ptr<detail::OptimizerState>> concerned() const;
 
   std::shared_ptr<detail::Core> core_;
   std::shared_ptr<detail::Window> window_;

@@ -40,23 +40,27 @@ auto Accelerator::prepare_data_loader(L&& loader) {
   } else if constexpr (detail::TorchDataLoader<T>) {
     detail::require_named<L>();
     using Prepared = decltype(data::loader(data::stream_of(loader)));
-    if (const auto known = find_loader(&loader)) return *std::static_pointer_cast<Prepared>(known);
-    const auto prepared =
-        std::make_shared<Prepared>(data::loader(data::stream_of(loader)).placed(placement()));
-    add_loader(std::shared_ptr<const void>(std::shared_ptr<void>(), &loader), prepared,
-               prepared->state());
-    return *prepared;
+    const std::shared_ptr<const void> borrowed(std::shared_ptr<void>(), &loader);
+    return prepare_loader_once<Prepared>(borrowed,
+                                         [&] { return data::loader(data::stream_of(loader)); });
   } else {
     static_assert(detail::is_loader<T>,
                   "Accelerator::prepare_data_loader takes a loader made by "
                   "accelerant::data::loader or a torch::data loader");
-    if (const auto known = find_loader(loader.state().get())) {
-      return *std::static_pointer_cast<T>(known);
-    }
-    const auto prepared = std::make_shared<T>(loader.placed(placement()));
-    add_loader(loader.state(), prepared, prepared->state());
-    return *prepared;
+    return prepare_loader_once<T>(loader.state(), [&] { return loader; });
   }
+}
+
+template <class Prepared, class Make>
+Prepared Accelerator::prepare_loader_once(const std::shared_ptr<const void>& original,
+                                          Make&& make) {
+  if (const std::any* known = find_loader(original.get())) {
+    // Of another type it was made from a loader that is gone and whose address is used again.
+    if (const auto* loader = std::any_cast<Prepared>(known)) return *loader;
+  }
+  Prepared prepared = make().placed(placement());
+  add_loader(original, prepared, prepared.state());
+  return prepared;
 }
 
 template <class Object>

@@ -38,6 +38,8 @@ class Loader : public LoaderHandle {
   using BatchType = Batch;
   class Iterator;
 
+  Loader() = default;
+
   Loader(std::shared_ptr<detail::Source<Batch>> source, LoaderOptions options,
          Placement placement = {})
       : LoaderHandle(
@@ -54,13 +56,19 @@ class Loader : public LoaderHandle {
   // A loader over the same data set that delivers as the placement says. It starts at the epoch
   // and position of this one and has a state of its own from then on.
   Loader placed(const Placement& placement) const {
-    Loader result(source_, *options_, placement);
+    Loader result(source_, options(), placement);
     result.state()->start_like(*state());
     return result;
   }
 
-  const LoaderOptions& options() const { return *options_; }
-  const Placement& placement() const { return *placement_; }
+  const LoaderOptions& options() const {
+    state();
+    return *options_;
+  }
+  const Placement& placement() const {
+    state();
+    return *placement_;
+  }
 
  private:
   std::shared_ptr<detail::Source<Batch>> source_;
@@ -79,7 +87,7 @@ class Loader<Batch>::Iterator {
 
   explicit Iterator(const Loader& loader)
       : loop_(std::make_shared<detail::Loop<Batch>>(loader.source_, loader.state(),
-                                                    *loader.options_, *loader.placement_)) {}
+                                                    loader.options(), loader.placement())) {}
 
   Batch& operator*() const { return loop_->batch(); }
   Batch* operator->() const { return &loop_->batch(); }

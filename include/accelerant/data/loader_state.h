@@ -134,26 +134,33 @@ class LoaderState {
 // copies of the handle, and the members of the state; see there.
 class LoaderHandle {
  public:
+  // An empty handle, to be assigned to. Using it is an Error.
+  LoaderHandle() = default;
   explicit LoaderHandle(std::shared_ptr<LoaderState> state);
 
-  std::shared_ptr<LoaderState> state() const { return state_; }
+  const std::shared_ptr<LoaderState>& state() const {
+    if (!state_) refuse_empty();
+    return state_;
+  }
 
-  bool is_last_batch() const { return state_->is_last_batch(); }
-  std::optional<int64_t> batches_left() const { return state_->batches_left(); }
-  int64_t current_samples() const { return state_->current_samples(); }
-  int64_t remainder() const { return state_->remainder(); }
-  std::optional<int64_t> length() const { return state_->length(); }
-  int64_t epoch() const { return state_->epoch(); }
-  void set_epoch(int64_t epoch) const { state_->set_epoch(epoch); }
-  int64_t position() const { return state_->position(); }
-  void skip_first_batches(int64_t n) const { state_->skip_first_batches(n); }
+  bool is_last_batch() const { return state()->is_last_batch(); }
+  std::optional<int64_t> batches_left() const { return state()->batches_left(); }
+  int64_t current_samples() const { return state()->current_samples(); }
+  int64_t remainder() const { return state()->remainder(); }
+  std::optional<int64_t> length() const { return state()->length(); }
+  int64_t epoch() const { return state()->epoch(); }
+  void set_epoch(int64_t epoch) const { state()->set_epoch(epoch); }
+  int64_t position() const { return state()->position(); }
+  void skip_first_batches(int64_t n) const { state()->skip_first_batches(n); }
   nlohmann::json state_dict() const;
   void load_state_dict(const nlohmann::json& state) const;
-  int64_t total_batch_size() const { return state_->total_batch_size(); }
-  std::optional<int64_t> dataset_length() const { return state_->dataset_length(); }
-  uint64_t seed() const { return state_->seed(); }
+  int64_t total_batch_size() const { return state()->total_batch_size(); }
+  std::optional<int64_t> dataset_length() const { return state()->dataset_length(); }
+  uint64_t seed() const { return state()->seed(); }
 
  private:
+  [[noreturn]] static void refuse_empty();
+
   std::shared_ptr<LoaderState> state_;
 };
 

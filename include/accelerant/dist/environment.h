@@ -23,8 +23,8 @@ struct Environment {
   bool is_last_process() const { return process_index == num_processes - 1; }
   bool use_distributed() const { return num_processes > 1; }
 
-  // What the launcher's variables (WORLD_SIZE, RANK, LOCAL_RANK) say. This version runs one process:
-  // more are an Error, rather than several trainings that know nothing of each other.
+  // What the launcher's variables say: WORLD_SIZE, or those of MPI. This version runs one process: more
+  // are an Error, rather than several trainings that know nothing of each other.
   static Environment detect();
 };
 
