@@ -16,7 +16,11 @@ AccumulateScope::AccumulateScope(std::shared_ptr<detail::Core> core,
   const auto optimizers = concerned();
   for (const auto& optimizer : optimizers) optimizer->require_free_for(*window_);
   core_->accumulation.enter(window_, core_->window_rules(), core_->loader_progress());
-  for (const auto& optimizer : optimizers) optimizer->join(window_);
+  for (const auto& optimizer : optimizers) {
+    optimizer->join(window_);
+    // What was unscaled in the window before and not stepped with will not be any more.
+    if (window_->micro_steps == 1) optimizer->give_up_step();
+  }
 }
 
 std::vector<std::shared_ptr<detail::OptimizerState>> AccumulateScope::concerned() const {

@@ -1,5 +1,7 @@
 #include "accelerator/core.h"
 
+#include <algorithm>
+
 #include "accelerant/core/error.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/resolve_options.h"
@@ -37,7 +39,11 @@ std::optional<AutocastOptions> Core::autocast_options(const AutocastSettings& se
 }
 
 void Core::update_scaler_if_due() {
-  if (scaler.is_enabled() && scaler_has_checks && !accumulation.holds_gradients()) update_scaler();
+  if (!scaler.is_enabled() || !scaler_has_checks || accumulation.holds_gradients()) return;
+  const auto all = optimizers.all();
+  const bool step_is_due = std::any_of(
+      all.begin(), all.end(), [](const auto& optimizer) { return optimizer->awaits_step(); });
+  if (!step_is_due) update_scaler();
 }
 
 void Core::update_scaler() {

@@ -40,8 +40,8 @@ struct Core : std::enable_shared_from_this<Core> {
   // The autocast that mixed precision asks for; empty without it.
   std::optional<AutocastOptions> autocast_options(const AutocastSettings& settings) const;
 
-  // Ends the scaler's iteration if an optimizer was unscaled or stepped since the last one, and no
-  // gradients of the present scale are still being gathered.
+  // Ends the scaler's iteration if an optimizer was unscaled or stepped since the last one, no
+  // gradients of the present scale are still being gathered, and none wait for their step.
   void update_scaler_if_due();
   void update_scaler();
 

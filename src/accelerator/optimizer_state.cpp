@@ -105,11 +105,12 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
   } else {
     // Another window that was left half-way must not hold the scaler up for good.
-    if (stepped_ && core->accumulation.holds_gradients()) core->update_scaler();
+    if (stage_ == Stage::done && core->accumulation.holds_gradients()) core->update_scaler();
     correct_gradients();
     last_step_ = core->scaler.step(*optimizer_);
   }
-  stepped_ = core->scaler_has_checks = true;
+  stage_ = Stage::done;
+  core->scaler_has_checks = true;
   if (window_) window_->stepped = true;
   // In an autocast scope around several iterations, copies of the weights would be out of date now.
   at::autocast::clear_cache();
@@ -122,10 +123,19 @@ void OptimizerState::zero_grad(bool set_to_none) {
   // window has gathered must stay.
   const bool before_backward = window_ && window_->in_scope && !window_->backward_ran;
   const bool may_clear = before_backward ? window_->micro_steps == 1 : is_at_boundary();
-  if (may_clear) optimizer_->zero_grad(set_to_none);
+  if (!may_clear) return;
+  optimizer_->zero_grad(set_to_none);
+  give_up_step();
 }
 
-void OptimizerState::drop_gradients() { optimizer_->zero_grad(); }
+void OptimizerState::give_up_step() {
+  if (awaits_step()) stage_ = Stage::done;
+}
+
+void OptimizerState::drop_gradients() {
+  optimizer_->zero_grad();
+  give_up_step();
+}
 
 void OptimizerState::require_free_for(const Window& window) const {
   if (!window_ || window_.get() == &window || !window_->holds_gradients) return;
@@ -141,9 +151,10 @@ void OptimizerState::finish_gradients() {
   const auto core = require_core(core_);
   if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
   correct_gradients();
-  if (!core->scaler.is_enabled() || unscaled_ || stepped_) return;
+  if (!core->scaler.is_enabled() || stage_ != Stage::ready) return;
   core->scaler.unscale_(*optimizer_);
-  unscaled_ = core->scaler_has_checks = true;
+  stage_ = Stage::unscaled;
+  core->scaler_has_checks = true;
 }
 
 void OptimizerState::correct_gradients() {

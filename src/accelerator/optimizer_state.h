@@ -33,7 +33,11 @@ class OptimizerState {
   void finish_gradients();
 
   // The scaler was updated.
-  void begin_iteration() { unscaled_ = stepped_ = false; }
+  void begin_iteration() { stage_ = Stage::ready; }
+
+  // Unscaled, and the step is still to come: the scaler must not be updated.
+  bool awaits_step() const { return stage_ == Stage::unscaled; }
+  void give_up_step();
 
   // Clears the gradients, whatever they wait for.
   void drop_gradients();
@@ -73,8 +77,9 @@ class OptimizerState {
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   bool loose_parameters_;
   std::shared_ptr<Window> window_;  // the last one that concerned it; null before the first
-  bool unscaled_ = false;
-  bool stepped_ = false;
+  // What has happened to its gradients since the scaler's last update.
+  enum class Stage { ready, unscaled, done };
+  Stage stage_ = Stage::ready;
   std::optional<StepResult> last_step_;
 
   mutable Ownership ownership_;  // a cache

@@ -128,6 +128,43 @@ TEST_P(AcceleratorPrecision, ClippingAndLookingAtGradientsUndoTheScaleOnce) {
   EXPECT_FLOAT_EQ(net->w.item<float>(), 0.5F);
 }
 
+TEST_P(AcceleratorPrecision, WhatIsUnscaledWaitsForItsStep) {
+  Scale a;
+  Scale b;
+  torch::optim::SGD sgd_a(a->parameters(), 1.0);
+  torch::optim::SGD sgd_b(b->parameters(), 1.0);
+  auto given = with(Precision::fp16);
+  given.scaler = {.init_scale = 128, .growth_interval = 1};
+  Accelerator accelerator(given);
+  auto [ma, mb, oa, ob] = accelerator.prepare(a, b, sgd_a, sgd_b);
+  // Clipped inside the scope, stepped outside.
+  {
+    const auto window = accelerator.accumulate(ma);
+    accelerator.backward(ma(full({1}, 4)).sum());
+    accelerator.clip_grad_norm_(ma, 1e9);
+  }
+  oa.step();
+  oa.zero_grad();
+  EXPECT_EQ(a->w.item<float>(), -3.0F);
+  // Another backward in between.
+  accelerator.backward(ma(full({1}, 4)).sum());
+  accelerator.clip_grad_norm_(ma, 1e9);
+  accelerator.backward(mb(full({1}, 2)).sum());
+  oa.step();
+  ob.step();
+  oa.zero_grad();
+  ob.zero_grad();
+  EXPECT_EQ(a->w.item<float>(), -7.0F);
+  EXPECT_EQ(b->w.item<float>(), -1.0F);
+  // Unscaled, looked at, and not stepped with.
+  accelerator.backward(ma(full({1}, 4)).sum());
+  accelerator.unscale_gradients(oa);
+  oa.zero_grad();
+  accelerator.backward(ma(full({1}, 4)).sum());
+  EXPECT_EQ(accelerator.clip_grad_norm_(ma, 1e9)->item<float>(), 4.0F);
+  EXPECT_EQ(accelerator.scaler().get_scale(), 128 * 8);  // three iterations have ended
+}
+
 TEST_P(AcceleratorPrecision, TheScalerGrowsAndBacksOffWithTheLoop) {
   Scale net;
   torch::optim::SGD sgd(net->parameters(), 0.0);

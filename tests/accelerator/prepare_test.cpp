@@ -303,7 +303,7 @@ TEST(Prepare, AnOptimizerOfNoPreparedModelIsAnErrorAtItsFirstStep) {
   EXPECT_TRUE(contains(error, "None of the optimizer's parameters belongs to a prepared model"));
   EXPECT_TRUE(contains(error, "2 tensors"));
   // The order of the calls does not matter: the model may come later.
-  accelerator.prepare(net);
+  const auto model = accelerator.prepare(net);
   EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::submitted);
 
   const auto picture = torch::zeros({3}).requires_grad_();
