@@ -17,10 +17,10 @@ inline accelerant::data::Mnist load_fashion_mnist(const std::string& folder) {
   try {
     return accelerant::data::read_mnist(folder);
   } catch (const accelerant::Error& error) {
-    throw accelerant::Error(
-        std::string("Fashion-MNIST: ") + error.what() +
-        "; get the data with `sudo apt-get install dataset-fashion-mnist` or name its folder with "
-        "`--data DIR`");
+    throw accelerant::Error(std::string("Fashion-MNIST: ") + error.what() +
+                            "; get the data with `sudo apt-get install dataset-fashion-mnist`, or "
+                            "name the folder it is in "
+                            "(the demo's `--data DIR`)");
   }
 }
 

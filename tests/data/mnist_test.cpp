@@ -57,8 +57,8 @@ class MnistFiles : public testing::Test {
     EXPECT_EQ(message.find('\n'), std::string::npos);
     EXPECT_EQ(whole_error_of([&] { examples::load_fashion_mnist(folder_.path()); }),
               "Fashion-MNIST: " + message +
-                  "; get the data with `sudo apt-get install dataset-fashion-mnist` or name its "
-                  "folder with `--data DIR`");
+                  "; get the data with `sudo apt-get install dataset-fashion-mnist`, or name the "
+                  "folder it is in (the demo's `--data DIR`)");
   }
 
   TempFolder folder_;
