@@ -42,8 +42,9 @@ function(accelerant_target target)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
   endif()
   if(ACCELERANT_SANITIZE)
+    # With sanitizers g++ 12 takes members of empty optionals for uninitialised values in use.
     target_compile_options(${target} PRIVATE -fsanitize=${ACCELERANT_SANITIZE}
-                           -fno-omit-frame-pointer -fno-sanitize-recover=all)
+                           -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized)
     target_link_options(${target} PUBLIC -fsanitize=${ACCELERANT_SANITIZE})
   endif()
 endfunction()

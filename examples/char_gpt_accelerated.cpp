@@ -7,6 +7,7 @@
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>

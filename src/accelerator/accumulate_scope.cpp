@@ -1,5 +1,6 @@
 #include "accelerant/accelerator/accumulate_scope.h"
 
+#include <algorithm>
 #include <exception>
 
 #include "accelerant/core/log.h"
@@ -25,17 +26,35 @@ AccumulateScope::AccumulateScope(std::shared_ptr<detail::Core> core,
 
 std::vector<std::shared_ptr<detail::OptimizerState>> AccumulateScope::concerned() const {
   auto optimizers = core_->optimizers.all();
-  std::erase_if(optimizers, [&](const auto& optimizer) {
-    return !optimizer->is_concerned_by(window_->models);
-  });
+  std::erase_if(optimizers,
+                [&](const auto& optimizer) { return !optimizer->is_concerned_by(*window_); });
   return optimizers;
 }
 
+// Gradients of a micro-step that failed: those that an optimizer has already used are cleared, as
+// the program would have done; the others go or stay with what the window has gathered.
+void AccumulateScope::clean_up_failure() {
+  const auto optimizers = concerned();
+  if (window_->stepped) {
+    detail::end_micro_step(*window_);
+    for (const auto& optimizer : optimizers) {
+      if (optimizer->has_used_gradients()) optimizer->drop_gradients();
+    }
+    return;
+  }
+  const bool finished = std::any_of(optimizers.begin(), optimizers.end(),
+                                    [](const auto& optimizer) { return optimizer->awaits_step(); });
+  if (detail::take_back_micro_step(*window_, finished)) {
+    for (const auto& optimizer : optimizers) optimizer->drop_gradients();
+  }
+}
+
 AccumulateScope::~AccumulateScope() {
-  const bool failed = std::uncaught_exceptions() > exceptions_at_entry_;
   try {
-    if (detail::end_micro_step(*window_, failed)) {
-      for (const auto& optimizer : concerned()) optimizer->drop_gradients();
+    if (std::uncaught_exceptions() > exceptions_at_entry_) {
+      clean_up_failure();
+    } else {
+      detail::end_micro_step(*window_);
     }
     core_->update_scaler_if_due();
   } catch (const std::exception& error) {

@@ -9,13 +9,6 @@
 namespace accelerant::detail {
 namespace {
 
-void start_afresh(Window& window) {
-  Window fresh;
-  fresh.models = std::move(window.models);
-  window = std::move(fresh);
-  window.complete = false;
-}
-
 // How many micro-steps the window will have, as far as can be told at its start: losses divided by
 // the right number at once need no correction later.
 double expected_steps(const WindowRules& rules, const LoaderProgress& loader) {
@@ -26,9 +19,9 @@ double expected_steps(const WindowRules& rules, const LoaderProgress& loader) {
   return static_cast<double>(steps);
 }
 
-void take_form(Window& window, Window::Form form) {
-  if (window.form == Window::Form::none) window.form = form;
-  if (window.form == form) return;
+void take_form(Gathered& gathered, Gathered::Form form) {
+  if (gathered.form == Gathered::Form::none) gathered.form = form;
+  if (gathered.form == form) return;
   throw Error(ErrorDetails{
       .problem =
           "A window of accumulated gradients is either a mean over micro-steps or over items",
@@ -42,99 +35,135 @@ at::Tensor divided(const at::Tensor& loss, double divisor) {
   return divisor == 1.0 ? loss : loss.div(divisor);
 }
 
+[[noreturn]] void refuse_items(const std::string& expected, const std::string& got) {
+  throw Error(ErrorDetails{.problem = "backward(loss_sum, num_items) got a wrong number of items",
+                           .expected = expected,
+                           .got = got});
+}
+
+void check_items(const at::Tensor& num_items, const at::Tensor& loss_sum) {
+  if (!num_items.defined()) refuse_items("a tensor with one element", "an undefined tensor");
+  if (num_items.numel() != 1) {
+    refuse_items("a tensor with one element", c10::str("shape ", num_items.sizes()));
+  }
+  if (!at::isIntegralType(num_items.scalar_type(), /*includeBool=*/false)) {
+    refuse_items("an integral type", c10::toString(num_items.scalar_type()));
+  }
+  if (!num_items.is_cpu() && num_items.device() != loss_sum.device()) {
+    refuse_items(c10::str("a tensor on the CPU or on the loss's device, ", loss_sum.device()),
+                 num_items.device().str());
+  }
+}
+
 // At least one, so that a batch without items divides nothing by zero.
 at::Tensor at_least_one(const at::Tensor& items) { return items.clamp_min(1); }
 
 }  // namespace
 
 void begin_micro_step(Window& window, const WindowRules& rules, const LoaderProgress& loader) {
-  if (window.complete || window.micro_steps == 0) start_afresh(window);
-  if (window.micro_steps == 0) window.divisor = expected_steps(rules, loader);
+  if (window.complete) {
+    // Gradients that nobody used are still there, and go on to be gathered. Those already corrected
+    // cannot: they do not add up with others any more.
+    if (window.gathered.used || !window.gathered.corrected.empty()) window.gathered = {};
+    window.micro_steps = 0;
+  }
+  if (window.gathered.micro_steps == 0) window.gathered.divisor = expected_steps(rules, loader);
   ++window.micro_steps;
   window.complete =
       window.micro_steps >= rules.steps || (rules.sync_with_dataloader && loader.is_last);
   window.in_scope = true;
   window.backward_ran = false;
   window.stepped = false;
-  window.latest_samples = loader.samples;
-  window.samples += loader.samples;
+  window.samples = loader.samples;
+  window.gathered.samples += loader.samples;
 }
 
-bool end_micro_step(Window& window, bool failed) {
+void end_micro_step(Window& window) { window.in_scope = false; }
+
+bool take_back_micro_step(Window& window, bool gradients_were_finished) {
   window.in_scope = false;
-  if (failed && !window.stepped) {
-    --window.micro_steps;
-    window.samples -= window.latest_samples;
-    window.complete = false;
-    if (window.micro_steps > 0) return false;
-    window.holds_gradients = false;
-    return true;
+  --window.micro_steps;
+  window.gathered.samples -= window.samples;
+  if (window.backward_ran) --window.gathered.micro_steps;
+  const bool drops = (window.backward_ran && window.gathered.micro_steps == 0) ||
+                     gradients_were_finished || !window.gathered.corrected.empty();
+  if (drops) {
+    window.gathered = {};
+    window.micro_steps = 0;
   }
-  if (window.complete) window.holds_gradients = false;
-  return false;
+  window.complete = window.micro_steps == 0;  // as before the first micro-step
+  return drops;
+}
+
+void start_over(Window& window, const WindowRules& rules, const LoaderProgress& loader) {
+  window.gathered = {};
+  window.micro_steps = 0;
+  window.complete = true;
+  if (window.in_scope) begin_micro_step(window, rules, loader);
+}
+
+void note_backward(Window& window) {
+  if (!window.backward_ran) ++window.gathered.micro_steps;
+  window.backward_ran = true;
 }
 
 at::Tensor weigh_mean(Window* window, const at::Tensor& loss) {
   if (window == nullptr) return loss;
-  take_form(*window, Window::Form::mean);
-  return divided(loss, window->divisor);
+  take_form(window->gathered, Gathered::Form::mean);
+  return divided(loss, window->gathered.divisor);
 }
 
 at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, int64_t num_items) {
-  if (num_items < 0) {
-    throw Error(ErrorDetails{.problem = "backward(loss_sum, num_items) got a wrong number of items",
-                             .expected = "0 or more",
-                             .got = c10::str(num_items)});
-  }
+  if (num_items < 0) refuse_items("0 or more", c10::str(num_items));
   const auto items = static_cast<double>(num_items);
   if (window == nullptr) return divided(loss_sum, std::max(items, 1.0));
-  if (window->form == Window::Form::none) {
+  Gathered& gathered = window->gathered;
+  if (gathered.form == Gathered::Form::none) {
     // Until the total is known, as if all micro-steps were like the first. Keeps fp16 gradients in
     // the range of a mean.
-    window->divisor *= std::max(items, 1.0);
+    gathered.divisor *= std::max(items, 1.0);
   }
-  take_form(*window, Window::Form::items);
-  window->items += items;
-  if (window->device_divisor.defined()) return loss_sum.div(window->device_divisor);
-  return divided(loss_sum, window->divisor);
+  take_form(gathered, Gathered::Form::items);
+  gathered.items += items;
+  if (gathered.device_divisor.defined()) return loss_sum.div(gathered.device_divisor);
+  return divided(loss_sum, gathered.divisor);
 }
 
 at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, const at::Tensor& num_items) {
-  if (!num_items.defined() || num_items.numel() != 1) {
-    throw Error(ErrorDetails{.problem = "backward(loss_sum, num_items) got a wrong number of items",
-                             .expected = "a tensor with one element",
-                             .got = num_items.defined() ? c10::str("shape ", num_items.sizes())
-                                                        : "an undefined tensor"});
-  }
+  check_items(num_items, loss_sum);
   if (num_items.is_cpu()) return weigh_items(window, loss_sum, num_items.item<int64_t>());
 
-  const at::Tensor items = num_items.detach().reshape({}).to(at::kFloat);
+  const at::Tensor items = num_items.detach().reshape({});
   if (window == nullptr) return loss_sum.div(at_least_one(items));
-  if (window->form == Window::Form::none) {
-    window->device_divisor = at_least_one(items).mul(window->divisor);
+  Gathered& gathered = window->gathered;
+  if (gathered.form == Gathered::Form::none) {
+    gathered.device_divisor = at_least_one(items).to(at::kFloat).mul(gathered.divisor);
   }
-  take_form(*window, Window::Form::items);
-  window->device_items = window->device_items.defined() ? window->device_items.add(items) : items;
-  if (window->device_divisor.defined()) return loss_sum.div(window->device_divisor);
-  return divided(loss_sum, window->divisor);
+  take_form(gathered, Gathered::Form::items);
+  gathered.device_items =
+      gathered.device_items.defined() ? gathered.device_items.add(items) : items.clone();
+  if (gathered.device_divisor.defined()) return loss_sum.div(gathered.device_divisor);
+  return divided(loss_sum, gathered.divisor);
 }
 
-Correction correction_of(const Window& window) {
-  switch (window.form) {
-    case Window::Form::none:
+Correction correction_of(const Gathered& gathered) {
+  switch (gathered.form) {
+    case Gathered::Form::none:
       return {};
-    case Window::Form::mean:
-      return {.factor = window.divisor / static_cast<double>(window.micro_steps)};
-    case Window::Form::items:
+    case Gathered::Form::mean:
+      return {.factor = gathered.divisor /
+                        static_cast<double>(std::max<int64_t>(gathered.micro_steps, 1))};
+    case Gathered::Form::items:
       break;
   }
-  if (!window.device_items.defined() && !window.device_divisor.defined()) {
-    return {.factor = window.divisor / std::max(window.items, 1.0)};
+  if (!gathered.device_items.defined()) {
+    return {.factor = gathered.divisor / std::max(gathered.items, 1.0)};
   }
-  const at::Tensor& device_items = window.device_items;
-  const at::Tensor total = at_least_one(device_items.add(window.items));
-  if (window.device_divisor.defined()) return {.device_factor = window.device_divisor.div(total)};
-  return {.device_factor = total.reciprocal().mul(window.divisor)};
+  const at::Tensor total = at_least_one(gathered.device_items.to(at::kDouble).add(gathered.items));
+  const at::Tensor factor = gathered.device_divisor.defined()
+                                ? gathered.device_divisor.to(at::kDouble).div(total)
+                                : total.reciprocal().mul(gathered.divisor);
+  return {.device_factor = factor.to(at::kFloat)};
 }
 
 std::shared_ptr<Window> Accumulation::window_of(std::vector<const ModelState*> models) {
@@ -162,18 +191,24 @@ void Accumulation::enter(std::shared_ptr<Window> window, const WindowRules& rule
   latest_ = std::move(window);
 }
 
-bool Accumulation::holds_gradients() const {
+bool Accumulation::is_gathering() const {
   return std::any_of(windows_.begin(), windows_.end(),
-                     [](const auto& window) { return window->holds_gradients; });
+                     [](const auto& window) { return window->is_gathering(); });
 }
 
-void Accumulation::abandon() {
-  for (const auto& window : windows_) start_afresh(*window);
+void Accumulation::start_over(const WindowRules& rules, const LoaderProgress& loader) {
+  for (const auto& window : windows_) detail::start_over(*window, rules, loader);
 }
 
 void Accumulation::forget(const ModelState& model) {
   std::erase_if(windows_, [&](const auto& window) {
-    return std::binary_search(window->models.begin(), window->models.end(), &model);
+    if (!std::binary_search(window->models.begin(), window->models.end(), &model)) return false;
+    // Optimizers that wait for it wait no longer.
+    window->gathered = {};
+    window->micro_steps = 0;
+    window->complete = true;
+    if (latest_ == window && !window->in_scope) latest_.reset();
+    return true;
   });
 }
 

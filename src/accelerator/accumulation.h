@@ -21,6 +21,11 @@ struct LoaderProgress {
   int64_t samples = 0;                                 // in the batch in hand
 };
 
+struct WindowRules {
+  int64_t steps = 1;
+  bool sync_with_dataloader = true;
+};
+
 // What the gradients must be multiplied by. On the device where the number is only known there.
 struct Correction {
   double factor = 1.0;
@@ -29,23 +34,16 @@ struct Correction {
   bool is_needed() const { return device_factor.defined() || factor != 1.0; }
 };
 
-// One window and, when it is complete and begun again, the next one over the same models.
-struct Window {
-  std::vector<const ModelState*> models = {};  // sorted; empty: all
+// What a window has gathered since its gradients were last used. Losses are divided when backward
+// runs, by what is known then; the rest is the correction.
+struct Gathered {
+  int64_t micro_steps = 0;  // in which a backward ran
+  int64_t samples = 0;      // of all micro-steps
+  bool used = false;        // an optimizer stepped with the gradients, or they were cleared
 
-  int64_t micro_steps = 0;       // begun so far
-  bool complete = true;          // the latest micro-step is the last
-  bool in_scope = false;         // the latest micro-step is under way
-  bool backward_ran = false;     // in the latest micro-step
-  bool stepped = false;          // an optimizer did, in the latest micro-step
-  bool holds_gradients = false;  // that wait for the rest of the window
-  int64_t samples = 0;           // of all micro-steps
-  int64_t latest_samples = 0;    // of the latest
-
-  // Losses are divided when backward runs, by what is known then; the rest is the correction.
   enum class Form { none, mean, items };
   Form form = Form::none;
-  double divisor = 1.0;            // that was used
+  double divisor = 1.0;            // that losses were divided by
   at::Tensor device_divisor = {};  // in its place, where the first number of items lay on a device
   double items = 0;                // so far, as far as the host knows
   at::Tensor device_items = {};    // to be added to them
@@ -54,28 +52,47 @@ struct Window {
   std::unordered_set<const c10::TensorImpl*> corrected = {};
 };
 
-// Window rules that need no more than a window.
-struct WindowRules {
-  int64_t steps = 1;
-  bool sync_with_dataloader = true;
+// A window and, when it is complete and begun again, the next one over the same models.
+struct Window {
+  std::vector<const ModelState*> models = {};  // sorted; empty: all
+
+  int64_t micro_steps = 0;  // begun so far
+  bool complete = true;     // the latest micro-step is the last
+  Gathered gathered = {};
+
+  // The latest micro-step.
+  bool in_scope = false;  // it is under way
+  bool backward_ran = false;
+  bool stepped = false;  // an optimizer did
+  int64_t samples = 0;
+
+  // Gradients wait here for the rest of the window, or for the end of its last scope.
+  bool is_gathering() const { return gathered.micro_steps > 0 && (in_scope || !complete); }
 };
 
 void begin_micro_step(Window& window, const WindowRules& rules, const LoaderProgress& loader);
+void end_micro_step(Window& window);
 
-// `failed`: an exception ends the micro-step. It then does not count, unless an optimizer has
-// already used its gradients. Returns whether the window is empty again, so that gradients of the
-// failed micro-step can and should be dropped.
-bool end_micro_step(Window& window, bool failed);
+// In its place, for a micro-step that an exception ends before an optimizer has stepped: it does not
+// count. Returns whether the gradients must be dropped, because none are from earlier micro-steps or
+// because they were already made ready for a step.
+bool take_back_micro_step(Window& window, bool gradients_were_finished);
+
+// Forgets what was gathered. A micro-step under way becomes the first of its window.
+void start_over(Window& window, const WindowRules& rules, const LoaderProgress& loader);
 
 // The loss to run backward on. `window` may be null: then each backward stands for itself.
 at::Tensor weigh_mean(Window* window, const at::Tensor& loss);
 
-// As above for a sum over items. The number is a tensor of one element on any device.
+// As above for a sum over items. A tensor has one element, of an integral type, on any device.
 at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, const at::Tensor& num_items);
 at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, int64_t num_items);
 
+// A backward begins whose gradients the window gathers.
+void note_backward(Window& window);
+
 // For the gradients of a complete window.
-Correction correction_of(const Window& window);
+Correction correction_of(const Gathered& gathered);
 
 // All windows of an Accelerator.
 class Accumulation {
@@ -93,11 +110,11 @@ class Accumulation {
   // The same while its scope is open, else null.
   Window* open() const { return latest_ && latest_->in_scope ? latest_.get() : nullptr; }
 
-  // Whether gradients in any window wait for the rest of it.
-  bool holds_gradients() const;
+  // Whether any window is.
+  bool is_gathering() const;
 
-  // Windows that are half complete end here.
-  void abandon();
+  // All windows start over.
+  void start_over(const WindowRules& rules, const LoaderProgress& loader);
 
   // The model is gone: so are the windows over it.
   void forget(const ModelState& model);

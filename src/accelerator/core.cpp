@@ -1,5 +1,7 @@
 #include "accelerator/core.h"
 
+#include <ATen/ops/ones.h>
+
 #include <algorithm>
 
 #include "accelerant/core/error.h"
@@ -39,7 +41,7 @@ std::optional<AutocastOptions> Core::autocast_options(const AutocastSettings& se
 }
 
 void Core::update_scaler_if_due() {
-  if (!scaler.is_enabled() || !scaler_has_checks || accumulation.holds_gradients()) return;
+  if (!scaler.is_enabled() || !scaler_has_checks || accumulation.is_gathering()) return;
   const auto all = optimizers.all();
   const bool step_is_due = std::any_of(
       all.begin(), all.end(), [](const auto& optimizer) { return optimizer->awaits_step(); });
@@ -47,8 +49,16 @@ void Core::update_scaler_if_due() {
 }
 
 void Core::update_scaler() {
+  auto pending = optimizers.all();
+  std::erase_if(pending, [](const auto& optimizer) { return !optimizer->has_scaled_gradients(); });
+  // The scale as a tensor where it lies: asking for the number would wait.
+  const at::Tensor one = at::ones({}, at::TensorOptions().device(*options.device));
+  const at::Tensor before = pending.empty() ? at::Tensor() : scaler.scale(one);
   scaler.update();
   scaler_has_checks = false;
+  for (const auto& optimizer : pending) {
+    optimizer->multiply_gradients({.device_factor = scaler.scale(one).div(before)});
+  }
   for (const auto& optimizer : optimizers.all()) optimizer->begin_iteration();
 }
 

@@ -4,6 +4,7 @@
 
 #include <any>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "accelerant/accelerator/accelerator_options.h"
@@ -21,12 +22,9 @@ class OptimizerState;
 class SchedulerState;
 
 struct PreparedLoader {
-  std::shared_ptr<const void> original;  // kept, so that its address stays its own
-  std::any handle;                       // a data::Loader<Batch>
-  std::shared_ptr<data::LoaderState> state;
-
-  // Nobody else has a handle of it.
-  bool is_unused() const { return state.use_count() == 2; }
+  std::shared_ptr<const void> original;    // kept, so that its address stays its own
+  std::weak_ptr<data::LoaderState> state;  // of the prepared one
+  std::any handle;                         // a data::Loader<Batch>::Weak
 };
 
 struct Core : std::enable_shared_from_this<Core> {
@@ -41,8 +39,10 @@ struct Core : std::enable_shared_from_this<Core> {
   std::optional<AutocastOptions> autocast_options(const AutocastSettings& settings) const;
 
   // Ends the scaler's iteration if an optimizer was unscaled or stepped since the last one, no
-  // gradients of the present scale are still being gathered, and none wait for their step.
+  // window is still gathering, and no unscaled gradients wait for their step.
   void update_scaler_if_due();
+
+  // Ends it at once. Gradients that were made with the scale before are brought to the new one.
   void update_scaler();
 
   // The prepared optimizers that own one of the tensors.
@@ -55,6 +55,7 @@ struct Core : std::enable_shared_from_this<Core> {
   Accumulation accumulation;
   bool manual_sync = true;         // sync_gradients for optimizers outside of all windows
   bool scaler_has_checks = false;  // an optimizer was unscaled or stepped since its last update
+  int64_t backwards = 0;           // run so far
   bool trigger = false;
   bool warned_of_missing_window = false;
 

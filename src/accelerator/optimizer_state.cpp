@@ -7,6 +7,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 
 #include "accelerant/core/error.h"
@@ -25,6 +26,33 @@ bool any_parameter(torch::optim::Optimizer& optimizer, F&& f) {
     }
   }
   return false;
+}
+
+void mix(std::size_t& fingerprint, std::size_t value) {
+  fingerprint = (fingerprint ^ value) * 0x100000001b3ULL;
+}
+
+// Another number when parameters come, go or are replaced.
+std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
+  std::size_t fingerprint = 1;
+  any_parameter(optimizer, [&](const at::Tensor& parameter) {
+    mix(fingerprint, reinterpret_cast<std::uintptr_t>(parameter.unsafeGetTensorImpl()));
+    return false;
+  });
+  return fingerprint;
+}
+
+// Another number when a gradient comes, goes or is written to. 0: there are none.
+std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer) {
+  std::size_t fingerprint = 0;
+  any_parameter(optimizer, [&](const at::Tensor& parameter) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) return false;
+    mix(fingerprint, reinterpret_cast<std::uintptr_t>(gradient.unsafeGetTensorImpl()));
+    mix(fingerprint, static_cast<std::size_t>(gradient._version()) + 1);
+    return false;
+  });
+  return fingerprint;
 }
 
 bool has_gradients(torch::optim::Optimizer& optimizer) {
@@ -102,30 +130,48 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
     // The scaler, if enabled, says why it cannot be.
     last_step_ = core->scaler.step(*optimizer_, closure);
   } else if (!has_gradients(*optimizer_)) {
+    give_up_step();
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
   } else {
-    // Another window that was left half-way must not hold the scaler up for good.
-    if (stage_ == Stage::done && core->accumulation.holds_gradients()) core->update_scaler();
+    // A second step in one iteration of the scaler, with gradients of its own: the iteration of the
+    // first one ends here.
+    const bool repeats = stage_ == Stage::done && core->backwards > backwards_at_last_step_;
+    if (core->scaler.is_enabled() && repeats) {
+      stage_ = Stage::ready;
+      core->update_scaler();
+    }
     correct_gradients();
     last_step_ = core->scaler.step(*optimizer_);
   }
   stage_ = Stage::done;
   core->scaler_has_checks = true;
-  if (window_) window_->stepped = true;
+  used_gradients_ = fingerprint_of_gradients(*optimizer_);
+  backwards_at_last_step_ = core->backwards;
+  if (window_) window_->stepped = window_->gathered.used = true;
   // In an autocast scope around several iterations, copies of the weights would be out of date now.
   at::autocast::clear_cache();
   return *last_step_;
 }
 
+bool OptimizerState::has_used_gradients() const {
+  return used_gradients_ != 0 && used_gradients_ == fingerprint_of_gradients(*optimizer_);
+}
+
+bool OptimizerState::has_scaled_gradients() const {
+  return stage_ == Stage::ready && has_gradients(*optimizer_) && !has_used_gradients();
+}
+
 void OptimizerState::zero_grad(bool set_to_none) {
   require_core(core_);
-  // Called in front of the backward, it is meant for what the window before has left; what this
-  // window has gathered must stay.
-  const bool before_backward = window_ && window_->in_scope && !window_->backward_ran;
-  const bool may_clear = before_backward ? window_->micro_steps == 1 : is_at_boundary();
+  // What a window of several micro-steps has gathered stays until it is used, or given up with
+  // drop_gradients().
+  const bool may_clear =
+      window_ ? has_used_gradients() || (window_->complete && window_->micro_steps <= 1)
+              : is_at_boundary();
   if (!may_clear) return;
   optimizer_->zero_grad(set_to_none);
   give_up_step();
+  if (window_ && window_->complete) window_->gathered.used = true;
 }
 
 void OptimizerState::give_up_step() {
@@ -137,8 +183,19 @@ void OptimizerState::drop_gradients() {
   give_up_step();
 }
 
+void OptimizerState::leave_complete_window() {
+  if (awaits_step() && !has_gradients(*optimizer_)) give_up_step();
+  if (!window_ || !window_->complete) return;
+  if (has_gradients(*optimizer_) && !has_used_gradients()) correct_gradients();
+  window_.reset();
+}
+
+bool OptimizerState::is_free_for(const Window& window) const {
+  return !window_ || window_.get() == &window || !window_->is_gathering();
+}
+
 void OptimizerState::require_free_for(const Window& window) const {
-  if (!window_ || window_.get() == &window || !window_->holds_gradients) return;
+  if (is_free_for(window)) return;
   throw Error(ErrorDetails{
       .problem = "An optimizer is in the middle of a window over other models",
       .expected = "accumulate() with the same models until the window is complete",
@@ -159,13 +216,23 @@ void OptimizerState::finish_gradients() {
 
 void OptimizerState::correct_gradients() {
   if (!window_) return;
-  const Correction correction = correction_of(*window_);
+  const Correction correction = correction_of(window_->gathered);
   if (!correction.is_needed()) return;
+  auto& corrected = window_->gathered.corrected;
   std::vector<at::Tensor> gradients;
   any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
-    const bool first_time = parameter.grad().defined() &&
-                            window_->corrected.insert(parameter.unsafeGetTensorImpl()).second;
+    const bool first_time =
+        parameter.grad().defined() && corrected.insert(parameter.unsafeGetTensorImpl()).second;
     if (first_time) gradients.push_back(parameter.grad());
+    return false;
+  });
+  if (!gradients.empty()) multiply(gradients, correction);
+}
+
+void OptimizerState::multiply_gradients(const Correction& correction) {
+  std::vector<at::Tensor> gradients;
+  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
     return false;
   });
   if (!gradients.empty()) multiply(gradients, correction);
@@ -173,13 +240,12 @@ void OptimizerState::correct_gradients() {
 
 const OptimizerState::Ownership& OptimizerState::ownership() const {
   const auto core = require_core(core_);
-  std::size_t count = 0;
-  for (const auto& group : optimizer_->param_groups()) count += group.params().size();
+  const std::size_t fingerprint = fingerprint_of_parameters(*optimizer_);
   const int64_t version = core->models.version();
-  if (ownership_.parameter_count == count && ownership_.models_version == version) {
+  if (ownership_.fingerprint == fingerprint && ownership_.models_version == version) {
     return ownership_;
   }
-  ownership_ = {.parameter_count = count, .models_version = version};
+  ownership_ = {.fingerprint = fingerprint, .models_version = version};
   any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
     ownership_.tensors.insert(parameter.unsafeGetTensorImpl());
     return false;
@@ -196,16 +262,21 @@ bool OptimizerState::owns_any_of(const std::vector<at::Tensor>& tensors) const {
   return contains_any(ownership().tensors, tensors);
 }
 
-bool OptimizerState::is_concerned_by(const std::vector<const ModelState*>& models) const {
+bool OptimizerState::owns(const at::Tensor& tensor) const {
+  return ownership().tensors.contains(tensor.unsafeGetTensorImpl());
+}
+
+bool OptimizerState::is_concerned_by(const Window& window) const {
   const auto& own = ownership().models;
-  if (models.empty() || own.empty()) return true;
-  return std::any_of(models.begin(), models.end(), [&](const ModelState* model) {
-    return std::find(own.begin(), own.end(), model) != own.end();
+  if (own.empty()) return is_free_for(window);
+  if (window.models.empty()) return true;
+  return std::any_of(own.begin(), own.end(), [&](const ModelState* model) {
+    return std::binary_search(window.models.begin(), window.models.end(), model);
   });
 }
 
 int64_t OptimizerState::samples_of_update() const {
-  return window_ ? window_->samples : require_core(core_)->loader_progress().samples;
+  return window_ ? window_->gathered.samples : require_core(core_)->loader_progress().samples;
 }
 
 void OptimizerState::require_prepared_model() const {

@@ -17,6 +17,7 @@ class OptimizerState {
                  std::shared_ptr<torch::optim::Optimizer> optimizer,
                  const PrepareOptimizerOptions& options);
 
+  std::shared_ptr<Core> core() const { return require_core(core_); }
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
   StepResult step(const std::function<at::Tensor()>& closure);
@@ -42,11 +43,24 @@ class OptimizerState {
   // Clears the gradients, whatever they wait for.
   void drop_gradients();
 
+  // The gradients are the ones of the last step, and no other has been added since.
+  bool has_used_gradients() const;
+
+  // There are gradients that bear the loss scale.
+  bool has_scaled_gradients() const;
+
+  // Multiplies the gradients, for example when the loss scale has changed under them.
+  void multiply_gradients(const Correction& correction);
+
+  // A backward outside of all windows begins: complete ones do not concern it any more.
+  void leave_complete_window();
+
+  bool owns(const at::Tensor& tensor) const;
   bool owns_any_of(const std::vector<at::Tensor>& tensors) const;
 
-  // Whether a window over these models is this optimizer's: it owns a parameter of one of them, or
-  // none of any prepared model.
-  bool is_concerned_by(const std::vector<const ModelState*>& models) const;
+  // Whether the window is this optimizer's: it owns a parameter of one of the window's models. An
+  // optimizer over tensors of no model takes any window that it is free for.
+  bool is_concerned_by(const Window& window) const;
 
   // The window is the one whose completion the optimizer waits for from now on. An Error if it still
   // waits for another one.
@@ -65,11 +79,12 @@ class OptimizerState {
     std::unordered_set<const c10::TensorImpl*> tensors = {};
     std::vector<const ModelState*> models = {};
     // What it was made from: made anew when these have changed.
-    std::size_t parameter_count = 0;
+    std::size_t fingerprint = 0;
     int64_t models_version = -1;
   };
 
   const Ownership& ownership() const;
+  bool is_free_for(const Window& window) const;
   void require_prepared_model() const;
   void correct_gradients();
 
@@ -81,6 +96,8 @@ class OptimizerState {
   enum class Stage { ready, unscaled, done };
   Stage stage_ = Stage::ready;
   std::optional<StepResult> last_step_;
+  std::size_t used_gradients_ = 0;      // fingerprint of the gradients after the last step; 0: none
+  int64_t backwards_at_last_step_ = 0;  // of all that the Accelerator has run
 
   mutable Ownership ownership_;  // a cache
 };

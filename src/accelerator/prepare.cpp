@@ -43,7 +43,7 @@ std::shared_ptr<detail::SchedulerState> register_schedule(
 
 [[noreturn]] void refuse_empty_pointer(const char* what) {
   throw Error(ErrorDetails{.problem = std::string("prepare() got an empty ") + what,
-                           .expected = std::string("a ") + what,
+                           .expected = "one that is there",
                            .got = "nullptr"});
 }
 
@@ -78,6 +78,7 @@ Optimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer
 
 Optimizer Accelerator::prepare_optimizer(const Optimizer& optimizer,
                                          const PrepareOptimizerOptions&) {
+  require_own(optimizer.state().core());
   return optimizer;
 }
 
@@ -103,7 +104,19 @@ Scheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
   return Scheduler(register_schedule(core_, detail::access_to(scheduler)));
 }
 
-Scheduler Accelerator::prepare_scheduler(const Scheduler& scheduler) { return scheduler; }
+Scheduler Accelerator::prepare_scheduler(const Scheduler& scheduler) {
+  require_own(scheduler.state().core());
+  return scheduler;
+}
+
+void Accelerator::require_own(const ModelBase& model) const { require_own(model.state().core()); }
+
+void Accelerator::require_own(const std::shared_ptr<detail::Core>& core) const {
+  if (core == core_) return;
+  throw Error(ErrorDetails{.problem = "An object was prepared by another Accelerator",
+                           .expected = "originals, or what this Accelerator has prepared",
+                           .got = "a handle of another one"});
+}
 
 data::Placement Accelerator::placement() const {
   const DataLoaderOptions& given = options().data_loader;
@@ -130,19 +143,21 @@ data::Placement Accelerator::placement() const {
 }
 
 const std::any* Accelerator::find_loader(const void* original) const {
-  for (const detail::PreparedLoader& loader : core_->loaders) {
-    if (loader.original.get() == original || loader.state.get() == original) return &loader.handle;
+  auto& loaders = core_->loaders;
+  std::erase_if(loaders, [](const auto& loader) { return loader.state.expired(); });
+  for (const detail::PreparedLoader& loader : loaders) {
+    if (loader.original.get() == original || loader.state.lock().get() == original) {
+      return &loader.handle;
+    }
   }
   return nullptr;
 }
 
-void Accelerator::add_loader(std::shared_ptr<const void> original, std::any prepared,
-                             std::shared_ptr<data::LoaderState> state) {
-  std::erase_if(core_->loaders, [&](const detail::PreparedLoader& loader) {
-    return loader.is_unused() || loader.original == original;
-  });
+void Accelerator::add_loader(std::shared_ptr<const void> original,
+                             const std::shared_ptr<data::LoaderState>& state, std::any handle) {
+  std::erase_if(core_->loaders, [&](const auto& loader) { return loader.original == original; });
   core_->loaders.push_back(
-      {.original = std::move(original), .handle = std::move(prepared), .state = std::move(state)});
+      {.original = std::move(original), .state = state, .handle = std::move(handle)});
 }
 
 }  // namespace accelerant

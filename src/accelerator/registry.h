@@ -35,7 +35,9 @@ class Registry {
 
   // Another number whenever all() gives something else.
   int64_t version() const {
-    all();
+    const bool changed = std::any_of(objects_.begin(), objects_.end(),
+                                     [](const auto& object) { return object.expired(); });
+    if (changed) all();
     return version_;
   }
 

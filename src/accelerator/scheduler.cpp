@@ -51,6 +51,7 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
   for (const auto& optimizer : all) {
     if (&optimizer->optimizer() == schedule_->optimizer()) return {optimizer};
   }
+  if (schedule_->optimizer() != nullptr) return {};
   return all;
 }
 

@@ -42,6 +42,7 @@ class SchedulerState {
   SchedulerState(const std::shared_ptr<Core>& core, std::unique_ptr<ScheduleAccess> schedule)
       : core_(core), schedule_(std::move(schedule)) {}
 
+  std::shared_ptr<Core> core() const { return require_core(core_); }
   ScheduleAccess& schedule() const { return *schedule_; }
 
   void step();
@@ -52,7 +53,7 @@ class SchedulerState {
   void forget() { core_.reset(); }
 
  private:
-  // Prepared optimizers the schedule follows: its own, or all if that is not among them.
+  // Prepared optimizers the schedule follows: its own, or all if it does not tell which that is.
   std::vector<std::shared_ptr<OptimizerState>> optimizers(const Core& core) const;
 
   std::weak_ptr<Core> core_;

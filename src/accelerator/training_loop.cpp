@@ -1,4 +1,5 @@
 // Accelerator: windows, backward and what happens to gradients before a step.
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -33,33 +34,54 @@ void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
 // What every form of backward does first; returns the window the loss belongs to.
 Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions& options) {
   check_loss(loss, options);
-  core.update_scaler_if_due();
+  ++core.backwards;
   Window* window = core.accumulation.open();
+  if (window == nullptr) {
+    for (const auto& optimizer : core.optimizers.all()) optimizer->leave_complete_window();
+  }
   if (window == nullptr && core.window_rules().steps > 1 && !core.warned_of_missing_window) {
     core.warned_of_missing_window = true;
     log(LogLevel::warning,
         "gradient_accumulation.steps is more than 1, but backward() ran outside of accumulate(): "
         "there is no window to accumulate over");
   }
+  core.update_scaler_if_due();
   return window;
 }
 
 void run_backward(Core& core, Window* window, const at::Tensor& loss,
                   const BackwardOptions& options) {
   // Set before: part of the gradients may be there even if autograd throws.
-  if (window != nullptr) window->backward_ran = window->holds_gradients = true;
+  if (window != nullptr) detail::note_backward(*window);
   torch::autograd::backward({core.scaler.scale(loss)}, {options.gradient}, options.retain_graph,
                             options.create_graph, options.inputs);
 }
 
-// Parameters whose optimizers are in the middle of a window are left alone: empty then.
+// Gradients that no prepared optimizer owns keep the loss scale, and cannot be clipped by it.
+void require_owners(const std::vector<at::Tensor>& parameters,
+                    const std::vector<std::shared_ptr<detail::OptimizerState>>& owners) {
+  for (const at::Tensor& parameter : parameters) {
+    const bool owned = !parameter.grad().defined() ||
+                       std::any_of(owners.begin(), owners.end(),
+                                   [&](const auto& owner) { return owner->owns(parameter); });
+    if (owned) continue;
+    throw Error(ErrorDetails{.problem = "Gradients cannot be clipped under fp16",
+                             .expected = "parameters of prepared optimizers, which unscale them",
+                             .got = c10::str("a parameter of shape ", parameter.sizes(),
+                                             " that no prepared optimizer has"),
+                             .hint = "prepare its optimizer"});
+  }
+}
+
+// Whether the gradients may be clipped now: not in the middle of a window.
 bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
                       bool boundary_without_owner) {
   const auto owners = core.owners_of(parameters);
-  if (owners.empty()) return boundary_without_owner;
   for (const auto& owner : owners) {
     if (!owner->is_at_boundary()) return false;
   }
+  if (owners.empty() && !boundary_without_owner) return false;
+  if (core.scaler.is_enabled()) require_owners(parameters, owners);
   for (const auto& owner : owners) owner->finish_gradients();
   return true;
 }
@@ -86,13 +108,8 @@ void Accelerator::backward(const at::Tensor& loss_sum, const at::Tensor& num_ite
 AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& models) {
   std::vector<const detail::ModelState*> states;
   for (const ModelBase* model : models) {
-    const detail::ModelState& state = model->state();
-    if (state.core() != core_) {
-      throw Error(ErrorDetails{.problem = "accumulate() got a model of another Accelerator",
-                               .expected = "models prepared by this one",
-                               .got = "one prepared elsewhere"});
-    }
-    states.push_back(&state);
+    require_own(*model);
+    states.push_back(&model->state());
   }
   return {core_, std::move(states)};
 }
@@ -128,7 +145,7 @@ void Accelerator::unscale_gradients() {
 }
 
 void Accelerator::drop_gradients() {
-  core_->accumulation.abandon();
+  core_->accumulation.start_over(core_->window_rules(), core_->loader_progress());
   for (const auto& optimizer : core_->optimizers.all()) optimizer->drop_gradients();
   core_->update_scaler_if_due();
 }

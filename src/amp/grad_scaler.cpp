@@ -4,6 +4,7 @@
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <deque>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -71,6 +72,8 @@ struct GradScaler::Impl {
   std::unordered_map<c10::TensorImpl*,
                      std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, std::string>>
       names;
+  std::size_t names_before_pruning =
+      1024;  // names of parameters that are gone go when there are more
   std::function<void(at::Tensor&)> reduction;
 };
 
@@ -346,6 +349,10 @@ OverflowReport GradScaler::overflow_report() const {
 }
 
 void GradScaler::name_parameter(const at::Tensor& parameter, const std::string& name) {
+  if (impl_->names.size() >= impl_->names_before_pruning) {
+    std::erase_if(impl_->names, [](const auto& entry) { return entry.second.first.expired(); });
+    impl_->names_before_pruning = std::max(impl_->names_before_pruning, 2 * impl_->names.size());
+  }
   impl_->names.insert_or_assign(
       parameter.unsafeGetTensorImpl(),
       std::pair{c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()), name});

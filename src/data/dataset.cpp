@@ -23,8 +23,8 @@ at::Tensor copy_plain_rows(const at::Tensor& tensor, const std::vector<int64_t>&
   std::vector<int64_t> shape = tensor.sizes().vec();
   shape[0] = static_cast<int64_t>(indices.size());
   at::Tensor rows = at::empty(shape, tensor.options());
+  if (rows.numel() == 0) return rows;
   const std::size_t bytes = rows.nbytes() / indices.size();
-  if (bytes == 0) return rows;
   const auto* from = static_cast<const std::byte*>(tensor.const_data_ptr());
   auto* to = static_cast<std::byte*>(rows.mutable_data_ptr());
   for (const int64_t index : indices) {

@@ -39,6 +39,12 @@ void check_stream(const LoaderOptions& options, const Placement& placement, Sour
 void check_options(const LoaderOptions& options, const Placement& placement, SourceKind kind,
                    std::optional<int64_t> dataset_length) {
   require_at_least(1, "The batch_size of a loader is too small", options.batch_size);
+  constexpr int64_t most = int64_t{1} << 40;  // so that products of it with other numbers fit
+  if (options.batch_size > most) {
+    throw Error(ErrorDetails{.problem = "The batch_size of a loader is too large",
+                             .expected = "at most 2^40",
+                             .got = std::to_string(options.batch_size)});
+  }
   require_at_least(0, "A loader cannot have so few workers",
                    placement.workers.value_or(options.workers));
   require_at_least(1, "The prefetch of a loader is too small",

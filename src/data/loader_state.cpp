@@ -121,8 +121,9 @@ std::optional<int64_t> LoaderState::length() const {
 }
 
 int64_t LoaderState::stream_batches(int64_t samples) const {
-  const int64_t rounding = options_.drop_last ? 0 : options_.batch_size - 1;
-  return (std::max<int64_t>(samples, 0) + rounding) / options_.batch_size;
+  const int64_t left = std::max<int64_t>(samples, 0);
+  const bool short_one = !options_.drop_last && left % options_.batch_size != 0;
+  return left / options_.batch_size + (short_one ? 1 : 0);
 }
 
 int64_t LoaderState::position() const { return active_ ? position_ : next_position(); }
@@ -210,10 +211,15 @@ void LoaderState::deliver(int64_t stream_units, int64_t stream_samples, bool las
   ++delivered_;
 }
 
-void LoaderState::end_loop() {
+void LoaderState::end_loop(bool failed) {
   active_ = false;
   plan_.reset();
   if (decided_) return;
+  if (failed && delivered_ == 0) {  // it has not begun: the next loop is the same one again
+    next_epoch_ = current_epoch_;
+    next_start_ = start_;
+    return;
+  }
   next_epoch_ = current_epoch_ + 1;
   next_start_ = 0;
 }

@@ -20,7 +20,7 @@ void check(const ShardingOptions& options) {
           "There is no process of this rank", "0 <= rank < num_processes", options.rank);
 }
 
-int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+int64_t divide_up(int64_t value, int64_t by) { return value / by + (value % by != 0 ? 1 : 0); }
 
 }  // namespace
 

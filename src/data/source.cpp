@@ -77,4 +77,9 @@ void call_at_end(const std::function<void(LoaderState&, bool)>& on_loop, LoaderS
 
 void use_one_intra_op_thread() { compat::use_one_intra_op_thread(); }
 
+void refuse_missing_dataset() {
+  throw Error(ErrorDetails{
+      .problem = "A loader got no data set", .expected = "a pointer to one", .got = "nullptr"});
+}
+
 }  // namespace accelerant::data::detail

@@ -459,7 +459,7 @@ TEST(Accumulation, TwoAcceleratorsDoNotDisturbEachOther) {
   EXPECT_FALSE(a.scaler().is_enabled());
   EXPECT_TRUE(b.scaler().is_enabled());
   EXPECT_TRUE(contains(error_of([&] { const auto scope = a.accumulate(model_b); }),
-                       "a model of another Accelerator"));
+                       "prepared by another Accelerator"));
 }
 
 }  // namespace

@@ -18,8 +18,8 @@
 //
 // Names and meaning are those of Hugging Face Accelerate; docs/parity.md lists the differences. There
 // is no global state: two Accelerators in one process do not disturb each other. An Accelerator and
-// what it prepared belong to one thread at a time. It must outlive the use of what it prepared (a
-// handle used after that is an Error). Objects given to prepare by name are borrowed: they must live
+// what it prepared belong to one thread at a time. It must outlive the use of what it prepared (steps
+// and forwards after that are an Error). Objects given to prepare by name are borrowed: they must live
 // while a handle of theirs does. A prepared object is forgotten when its last handle is gone, so all
 // of it may be local to a function.
 #pragma once
@@ -30,7 +30,6 @@
 #include <any>
 #include <concepts>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -38,6 +37,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "accelerant/accelerator/accelerator_options.h"
@@ -197,7 +197,7 @@ class Accelerator {
   // prepared optimizers are cleared. For going on after an exception in the middle of a window.
   void drop_gradients();
 
-  // Whether the latest micro-step completed its window; true outside of any. Setting it by hand
+  // Whether the latest micro-step completed its window; true before the first. Setting it by hand
   // counts for optimizers that are not part of a window.
   bool sync_gradients() const;
   void set_sync_gradients(bool sync);
@@ -208,7 +208,7 @@ class Accelerator {
   // Whether the last executed step of any prepared optimizer was skipped. May wait for the device.
   bool optimizer_step_was_skipped() const;
 
-  // The micro-steps that the latest window holds so far; 0 when it is complete.
+  // The micro-steps that the latest window has so far; 0 when it is complete and its scope has ended.
   int64_t step() const;
 
   // Optimizer updates in one epoch of the loader, prepared or not: what schedules are made for. An
@@ -320,7 +320,11 @@ class Accelerator {
   template <class Object>
   auto prepare_one(Object&& object);
   template <detail::Role role, class Object>
-  void prepare_early(Object& object);
+  auto prepare_early(Object& object);
+
+  // An Error for handles of another Accelerator.
+  void require_own(const ModelBase& model) const;
+  void require_own(const std::shared_ptr<detail::Core>& core) const;
 
   std::shared_ptr<detail::ModelState> register_module(std::shared_ptr<torch::nn::Module> module,
                                                       const PrepareModelOptions& options);
@@ -330,8 +334,8 @@ class Accelerator {
 
   data::Placement placement() const;
   const std::any* find_loader(const void* original) const;
-  void add_loader(std::shared_ptr<const void> original, std::any prepared,
-                  std::shared_ptr<data::LoaderState> state);
+  void add_loader(std::shared_ptr<const void> original,
+                  const std::shared_ptr<data::LoaderState>& state, std::any handle);
   template <class Prepared, class Make>
   Prepared prepare_loader_once(const std::shared_ptr<const void>& original, Make&& make);
   int64_t updates_in(std::optional<int64_t> batches) const;

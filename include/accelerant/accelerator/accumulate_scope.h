@@ -7,10 +7,15 @@
 //     optimizer.zero_grad();
 //   }
 //
-// Whether the micro-step completes the window is decided when the scope opens. Scopes do not nest. When
-// an exception leaves the scope before an optimizer has stepped, the micro-step does not count; if it
-// was the first of its window, its gradients are dropped too. In a later one they cannot be told from
-// those of the micro-steps before: go on, or give the window up with Accelerator::drop_gradients().
+// Whether the micro-step completes the window is decided when the scope opens. Scopes do not nest.
+//
+// The gradients of a window are the mean over the micro-steps in which a backward ran. If nothing was
+// stepped with when the last one ends (`continue` before the step), the next window goes on with them.
+//
+// When an exception leaves the scope before an optimizer has stepped, the micro-step does not count.
+// If it was the first with a backward, or gradients were already clipped or unscaled, what the window
+// holds is dropped. Else gradients of the failed backward cannot be told from those before: go on, or
+// give the window up with Accelerator::drop_gradients().
 #pragma once
 
 #include <cstdint>
@@ -47,6 +52,7 @@ class [[nodiscard]] AccumulateScope {
                   std::vector<const detail::ModelState*> models);
 
   std::vector<std::shared_ptr<detail::OptimizerState>> concerned() const;
+  void clean_up_failure();
 
   std::shared_ptr<detail::Core> core_;
   std::shared_ptr<detail::Window> window_;

@@ -172,6 +172,15 @@ class Model : public ModelBase {
     return (*this)(std::forward<Args>(args)...);
   }
 
+  // Not there: it would reach the module past autocast. The compiler says what to write instead.
+  template <class T = void>
+  M* operator->() const {
+    static_assert(!std::is_void_v<T>,
+                  "a prepared model has no operator->: call it as model(x), or reach the original "
+                  "with model.module()");
+    return nullptr;
+  }
+
   // The original: the holder, or a reference to the module.
   decltype(auto) module() const {
     state();

@@ -6,7 +6,10 @@ namespace accelerant {
 template <class M>
 auto Accelerator::prepare_model(M&& model, const PrepareModelOptions& options) {
   using T = std::remove_cvref_t<M>;
+  static_assert(!std::is_const_v<std::remove_reference_t<M>> || !detail::ModuleObject<T>,
+                "Accelerator::prepare moves and trains the module, so it cannot be const");
   if constexpr (std::derived_from<T, ModelBase>) {
+    require_own(model);
     return T(model);
   } else if constexpr (detail::JitModule<T>) {
     detail::require_named<M>();
@@ -56,10 +59,12 @@ Prepared Accelerator::prepare_loader_once(const std::shared_ptr<const void>& ori
                                           Make&& make) {
   if (const std::any* known = find_loader(original.get())) {
     // Of another type it was made from a loader that is gone and whose address is used again.
-    if (const auto* loader = std::any_cast<Prepared>(known)) return *loader;
+    if (const auto* weak = std::any_cast<typename Prepared::Weak>(known)) {
+      if (auto loader = weak->lock()) return *loader;
+    }
   }
   Prepared prepared = make().placed(placement());
-  add_loader(original, prepared, prepared.state());
+  add_loader(original, prepared.state(), typename Prepared::Weak(prepared));
   return prepared;
 }
 
@@ -86,18 +91,21 @@ auto Accelerator::prepare_one(Object&& object) {
 }
 
 template <detail::Role role, class Object>
-void Accelerator::prepare_early(Object& object) {
-  if constexpr (detail::role_of<Object&>() == role) prepare_one(object);
+auto Accelerator::prepare_early(Object& object) {
+  if constexpr (detail::role_of<Object&>() == role) {
+    return prepare_one(object);
+  } else {
+    return std::monostate();
+  }
 }
 
 template <class... Objects>
 auto Accelerator::prepare(Objects&&... objects) {
   static_assert(sizeof...(Objects) > 0, "Accelerator::prepare needs something to prepare");
   (detail::require_preparable<Objects>(), ...);
-  // Optimizers are checked against the models, and schedules look for their optimizers, whatever the
-  // order they were given in.
-  (prepare_early<detail::Role::model>(objects), ...);
-  (prepare_early<detail::Role::optimizer>(objects), ...);
+  // Models are moved before the state of their optimizers, whatever the order they were given in. The
+  // handles keep them registered until they are returned.
+  const std::tuple models{prepare_early<detail::Role::model>(objects)...};
   if constexpr (sizeof...(Objects) == 1) {
     return prepare_one(std::forward<Objects>(objects)...);
   } else {

@@ -91,7 +91,8 @@ consteval void require_preparable() {
       "Accelerator::prepare takes models (torch::nn module holders, shared pointers to modules, "
       "module objects, torch::jit::Module), optimizers (torch::optim), loaders "
       "(accelerant::data::loader, torch::data loaders) and schedules (accelerant::optim, "
-      "torch::optim::LRScheduler); this argument is none of them");
+      "torch::optim::LRScheduler); this argument is none of them. A data set is wrapped in "
+      "accelerant::data::loader first");
 }
 
 // Objects that are borrowed must have a name, or they would be gone after the call.

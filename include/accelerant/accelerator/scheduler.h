@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <utility>
 #include <vector>
 
 namespace accelerant {

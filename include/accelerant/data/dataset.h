@@ -213,6 +213,9 @@ class MappedDataset {
   MappedDataset(D dataset, F function)
       : dataset_(std::move(dataset)), function_(std::move(function)) {}
 
+  // As of the data set: its samples may be ready batches.
+  static constexpr bool gives_batches = requires { requires D::gives_batches; };
+
   std::optional<int64_t> size() const { return detail::size_of(dataset_); }
 
   // const, that is thread-safe, if data set and function are.

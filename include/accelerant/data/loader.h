@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -61,6 +62,29 @@ class Loader : public LoaderHandle {
     return result;
   }
 
+  // A handle that keeps nothing alive.
+  class Weak {
+   public:
+    explicit Weak(const Loader& loader)
+        : state_(loader.state()),
+          source_(loader.source_),
+          options_(loader.options_),
+          placement_(loader.placement_) {}
+
+    // Empty when the last handle is gone.
+    std::optional<Loader> lock() const {
+      Loader loader(state_.lock(), source_.lock(), options_.lock(), placement_.lock());
+      if (!loader.source_ || !loader.options_ || !loader.placement_) return std::nullopt;
+      return loader;
+    }
+
+   private:
+    std::weak_ptr<LoaderState> state_;
+    std::weak_ptr<detail::Source<Batch>> source_;
+    std::weak_ptr<const LoaderOptions> options_;
+    std::weak_ptr<const Placement> placement_;
+  };
+
   const LoaderOptions& options() const {
     state();
     return *options_;
@@ -71,6 +95,13 @@ class Loader : public LoaderHandle {
   }
 
  private:
+  Loader(std::shared_ptr<LoaderState> state, std::shared_ptr<detail::Source<Batch>> source,
+         std::shared_ptr<const LoaderOptions> options, std::shared_ptr<const Placement> placement)
+      : LoaderHandle(std::move(state)),
+        source_(std::move(source)),
+        options_(std::move(options)),
+        placement_(std::move(placement)) {}
+
   std::shared_ptr<detail::Source<Batch>> source_;
   std::shared_ptr<const LoaderOptions> options_;
   std::shared_ptr<const Placement> placement_;
@@ -105,6 +136,9 @@ class Loader<Batch>::Iterator {
 };
 
 namespace detail {
+
+// Throws Error: a pointer to a data set is null.
+[[noreturn]] void refuse_missing_dataset();
 
 template <class T>
 struct PointedTo {
@@ -141,6 +175,7 @@ auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = 
                   "a pointer to a const data set needs a const get or get_batch");
     set = std::const_pointer_cast<Set>(
         std::shared_ptr<typename Given::Type>(std::forward<D>(dataset)));
+    if (!set) detail::refuse_missing_dataset();
   } else {
     set = std::make_shared<Set>(std::forward<D>(dataset));
   }

@@ -92,7 +92,7 @@ class LoaderState {
   void begin_loop();
   // A batch is handed out. Streams say how many positions it took and how many samples it has.
   void deliver(int64_t stream_units, int64_t stream_samples, bool last_of_stream);
-  void end_loop();
+  void end_loop(bool failed);
 
   const EpochPlan& plan() const { return *plan_; }
   int64_t stream_start() const { return start_; }

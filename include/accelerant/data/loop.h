@@ -38,7 +38,7 @@ class Loop {
       if (looks_ahead_) ahead_ = fetch();
       advance();
     } catch (...) {
-      end();
+      end(/*failed=*/true);
       throw;
     }
   }
@@ -56,7 +56,7 @@ class Loop {
     current_.reset();  // before the next is made, so that its memory can be used again
     Fetched fetched = looks_ahead_ ? std::exchange(ahead_, {}) : fetch();
     if (fetched.error) {
-      end();
+      end(/*failed=*/true);
       std::rethrow_exception(fetched.error);
     }
     if (!fetched.item) return end();
@@ -109,12 +109,12 @@ class Loop {
     }
   }
 
-  void end() {
+  void end(bool failed = false) {
     if (!std::exchange(running_, false)) return;
     pipeline_.reset();
     current_.reset();
     ahead_ = {};
-    state_->end_loop();
+    state_->end_loop(failed);
     if (on_loop_) call_at_end(on_loop_, *state_);
   }
 

@@ -68,9 +68,9 @@ class TorchLoaderStream {
 
   // A torch loader refuses to start anew while its workers still have batches to deliver.
   void drain() {
-    if (!iterator_) return;
-    while (*iterator_ != loader_->end()) ++*iterator_;
-    iterator_.reset();
+    std::optional<Iterator> left = std::exchange(iterator_, std::nullopt);
+    if (!left || loader_->options().workers == 0) return;
+    while (*left != loader_->end()) ++*left;
   }
 
   std::shared_ptr<TorchLoader> loader_;

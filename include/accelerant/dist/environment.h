@@ -23,7 +23,7 @@ struct Environment {
   bool is_last_process() const { return process_index == num_processes - 1; }
   bool use_distributed() const { return num_processes > 1; }
 
-  // What the launcher's variables say: WORLD_SIZE, or those of MPI. This version runs one process: more
+  // What the launcher's variables say: WORLD_SIZE, or those of MPI and Slurm. This version runs one process: more
   // are an Error, rather than several trainings that know nothing of each other.
   static Environment detect();
 };

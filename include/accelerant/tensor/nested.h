@@ -14,7 +14,8 @@
 //   };
 //
 // A struct derived from such a one must name all fields again. For a struct that cannot be changed,
-// specialise accelerant::NestedFields with a static `visit` of the same form. Everything else (numbers, strings, ...) is a leaf that stays as it is.
+// specialise accelerant::NestedFields with a static `visit` of the same form. Everything else (numbers,
+// strings, ...) is a leaf that stays as it is.
 #pragma once
 
 #include <ATen/core/Tensor.h>
