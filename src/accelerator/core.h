@@ -27,7 +27,7 @@ struct PreparedLoader {
   std::any handle;                         // a data::Loader<Batch>::Weak
 };
 
-struct Core : std::enable_shared_from_this<Core> {
+struct Core {
   explicit Core(AcceleratorOptions given);
 
   WindowRules window_rules() const;

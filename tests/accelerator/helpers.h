@@ -39,12 +39,32 @@ inline accelerant::AcceleratorOptions on_cpu(
   return {.cpu = true, .mixed_precision = precision, .gradient_accumulation = {.steps = steps}};
 }
 
+// fp16 with a scale that is easy to see.
+inline accelerant::AcceleratorOptions scaled_options(int64_t steps = 1,
+                                                     int64_t growth_interval = 2000) {
+  auto options = on_cpu(accelerant::Precision::fp16, steps);
+  options.scaler = {.init_scale = 1024, .growth_interval = growth_interval};
+  return options;
+}
+
 // y = w x with w = 1: the gradient of mean(y) is the mean of x.
 struct ScaleImpl : torch::nn::Module {
   torch::Tensor w = register_parameter("w", torch::ones({1}));
   torch::Tensor forward(const torch::Tensor& x) { return w * x; }
 };
 TORCH_MODULE(Scale);
+
+// A module that is an object rather than a holder, with default arguments and several overloads.
+struct Flexible : torch::nn::Module {
+  torch::nn::Linear linear{register_module("linear", torch::nn::Linear(2, 2))};
+
+  torch::Tensor forward(const torch::Tensor& x, double factor = 2.0, bool negate = false) {
+    const auto y = linear(x) * factor;
+    return negate ? -y : y;
+  }
+  int64_t forward(int64_t number) { return number + 1; }
+  void forward(std::vector<int>& out) { out.push_back(1); }
+};
 
 inline torch::Tensor scalar(double value) { return torch::full({1}, value); }
 
@@ -54,6 +74,17 @@ inline auto counting_loader(int64_t length, accelerant::data::LoaderOptions opti
       accelerant::data::tensors(torch::arange(length, torch::kFloat32).unsqueeze(1)),
       std::move(options));
 }
+
+// The length of a stream is not known ahead, so its short window is corrected at the end.
+struct CountingStream {
+  int64_t length = 0;
+  int64_t next_row = 0;
+  std::optional<torch::Tensor> next() {
+    if (next_row == length) return std::nullopt;
+    return torch::full({1}, static_cast<float>(next_row++));
+  }
+  void reset(int64_t) { next_row = 0; }
+};
 
 inline std::vector<torch::Tensor> copies(const std::vector<torch::Tensor>& tensors) {
   std::vector<torch::Tensor> result;

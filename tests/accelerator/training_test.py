@@ -7,30 +7,15 @@ torch.
 
 import itertools
 import math
-import random
 
 import pytest
 import torch
 from accelerate import Accelerator
-from replay import Replay, seed_from_environment
 from transformers import get_cosine_schedule_with_warmup
 
+TOPIC = "training"
 LAYERS = [6, 16, 5]
 BATCH_SIZE = 8
-
-
-@pytest.fixture(scope="module")
-def replay():
-    replay = Replay("training")
-    yield replay
-    replay.close()
-
-
-@pytest.fixture(scope="module")
-def rng():
-    seed = seed_from_environment()
-    print(f"ACCELERANT_SEED={seed}")
-    return random.Random(seed)
 
 
 def make_network() -> torch.nn.Sequential:

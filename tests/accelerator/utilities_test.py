@@ -1,26 +1,12 @@
 """Small functions against accelerate.utils: nested data, the search for a batch size, seeds."""
 
-import random
 
 import accelerate.utils
 import pytest
 import torch
 from accelerate.utils import operations
-from replay import Replay, seed_from_environment
 
-
-@pytest.fixture(scope="module")
-def replay():
-    process = Replay("utilities")
-    yield process
-    process.close()
-
-
-@pytest.fixture(scope="module")
-def rng():
-    seed = seed_from_environment()
-    print(f"\nACCELERANT_SEED={seed}")
-    return random.Random(seed)
+TOPIC = "utilities"
 
 
 def random_batch(rng, shape=None):

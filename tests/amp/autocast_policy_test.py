@@ -7,9 +7,10 @@ import functools
 
 import pytest
 import torch
-from replay import Replay, close_enough, tensor_to_json
+from replay import close_enough, tensor_to_json
 from torch.testing._internal import autocast_test_lists
 
+TOPIC = "autocast"
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 LOWER = [torch.float16, torch.bfloat16]
 
@@ -81,13 +82,6 @@ def original(device, dtype, name, arguments, keywords):
     return {"outputs": [{"dtype": str(output.dtype).removeprefix("torch."),
                          "values": None if output.is_complex() else tensor_to_json(output)}
                         for output in outputs]}
-
-
-@pytest.fixture(scope="module")
-def replay():
-    process = Replay("autocast")
-    yield process
-    process.close()
 
 
 @pytest.mark.parametrize("dtype", LOWER, ids=lambda dtype: str(dtype).removeprefix("torch."))

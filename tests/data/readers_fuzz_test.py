@@ -9,31 +9,17 @@ import gzip
 import io
 import math
 import os
-import random
 import struct
 import zlib
 
 import pytest
 import torch
-from replay import Replay, close_enough, seed_from_environment, to_json
+from replay import close_enough, to_json
 
+TOPIC = "readers"
 DOCUMENTS = int(os.environ.get("ACCELERANT_FUZZ_DOCUMENTS", "400"))
 IDX_TYPES = {8: ("B", "uint8"), 9: ("b", "int8"), 11: ("h", "int16"), 12: ("i", "int32"),
              13: ("f", "float32"), 14: ("d", "float64")}
-
-
-@pytest.fixture
-def rng():
-    seed = seed_from_environment()
-    print(f"seed {seed}: repeat with ACCELERANT_SEED={seed}")
-    return random.Random(seed)
-
-
-@pytest.fixture(scope="module")
-def replay():
-    tool = Replay("readers")
-    yield tool
-    tool.close()
 
 
 def damage(rng, content):

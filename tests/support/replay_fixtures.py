@@ -1,0 +1,21 @@
+"""What tests against the originals share; a pytest plugin, so that they need not import it."""
+
+import random
+
+import pytest
+from replay import Replay, seed_from_environment
+
+
+@pytest.fixture(scope="module")
+def replay(request):
+    """accelerant-replay for the module's TOPIC."""
+    process = Replay(request.module.TOPIC)
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def rng():
+    seed = seed_from_environment()
+    print(f"\nseed {seed}: repeat with ACCELERANT_SEED={seed}")
+    return random.Random(seed)
