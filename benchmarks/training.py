@@ -68,14 +68,21 @@ def measure(program, device, threads, cases, rounds, seconds):
     parameters = collections.defaultdict(set)
     with Process(command_of(program, "accelerant"), threads) as cpp, \
             Process(command_of(program, "accelerate"), threads) as python:
+        def ask(side, case, length):
+            process = cpp if side in ("accelerant", "libtorch") else python
+            return process.ask(side, *case, length)
+
+        # Once for nothing: what a process loads and tunes at its first use is no part of a step.
+        for case in cases:
+            for side in sides_for(device, case[1]):
+                ask(side, case, 0)
         for number in range(rounds):
             for case in cases:
-                task, precision, chunk = case
+                task, precision, _ = case
                 sides = sides_for(device, precision)
                 # Whoever comes first may pay for what all use; so it is someone else's turn each time.
                 for side in sides if number % 2 == 0 else reversed(sides):
-                    process = cpp if side in ("accelerant", "libtorch") else python
-                    figures = process.ask(side, task, precision, chunk, seconds)
+                    figures = ask(side, case, seconds)
                     times[case][side].append(figures["seconds"])
                     parameters[task].add(figures["parameters"])
     for task, counts in parameters.items():
