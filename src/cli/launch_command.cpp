@@ -147,12 +147,11 @@ int launch_command(int argc, char** argv) {
   Arguments arguments;
   const auto app = make_parser(
       "launch", "[OPTIONS] [--] PROGRAM [ARGUMENTS]",
-      "Starts a program in one or more processes that train together, and watches over them: when "
-      "one fails the others are stopped, and why is the last thing on the screen.\n\n"
-      "Exit code: 0, or that of the process that failed first (128 + signal if one ended it); 128 "
-      "+ "
-      "signal if one stopped the launcher; 126 or 127 if the program cannot be started; 2 if the "
-      "launch itself cannot work.");
+      "Starts a program in one or more processes that train together, and watches over them:\n"
+      "when one fails the others are stopped, and why is the last thing on the screen.\n\n"
+      "Exit code: 0, or that of the process that failed first (128 + signal if one ended it);\n"
+      "128 + signal if one stopped the launcher; 126 or 127 if the program cannot be started;\n"
+      "2 if the launch itself cannot work.\n");
   app->prefix_command();
   add_placement(*app, arguments);
   add_training(*app, arguments);
