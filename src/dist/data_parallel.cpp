@@ -210,17 +210,6 @@ void DataParallel::synchronise_next_backward() {
   state_->arm({});
 }
 
-void DataParallel::before_backward(bool create_graph) {
-  if (!create_graph) return;
-  throw Error(
-      ErrorDetails{.problem = "backward() with create_graph is not possible with several processes",
-                   .expected = "gradients that need not be differentiated again",
-                   .got = "create_graph = true",
-                   .hint = "averaging the gradients is no part of the graph. Use "
-                           "torch::autograd::grad() for the inner "
-                           "gradients, and backward() for the loss made of them"});
-}
-
 void DataParallel::require_reduced() {
   if (!state_->reducer->is_unfinished()) return;
   try {

@@ -92,9 +92,6 @@ class DataParallel {
   // Makes the next backward() average the gradients although its forwards were not synchronised.
   void synchronise_next_backward();
 
-  // Before backward(): an Error if the gradients are to be differentiable themselves.
-  void before_backward(bool create_graph);
-
   // Before gradients are used (clipped, stepped with): an Error if an iteration that was to be synchronised
   // left some out, which names them.
   void require_reduced();
