@@ -10,18 +10,18 @@
 namespace accelerant::detail {
 namespace {
 
-using Forwards = ModelState::Forwards;
-
 struct Participant {
   std::shared_ptr<ModelState> model;
-  std::size_t gradients_before;
+  std::size_t gradients;  // fingerprint before the backward
+  int64_t preparations;   // before the backward
 };
 
 std::vector<Participant> parallel_models(const Core& core) {
   std::vector<Participant> participants;
   for (const auto& model : core.models.all()) {
     if (model->parallel() == nullptr) continue;
-    participants.push_back({model, fingerprint_of_gradients(model->parameters())});
+    participants.push_back({model, fingerprint_of_gradients(model->parameters()),
+                            model->parallel()->preparations()});
   }
   return participants;
 }
@@ -39,10 +39,9 @@ void refuse_graph_of_gradients() {
 void refuse_missing_exchange() {
   throw Error(ErrorDetails{
       .problem = "backward() left gradients that were not exchanged between the processes",
-      .expected = "one backward for the forwards of a prepared model",
-      .got = "a backward without a forward of the prepared model since the last one",
-      .hint = "call the prepared model, not module() or the original; add losses up before one "
-              "backward, or call trigger_sync_in_backward(model) before each further one"});
+      .expected = "a backward that goes through outputs of the prepared model",
+      .got = "gradients of a model that was called as module(), or as the original",
+      .hint = "call the prepared model; or call trigger_sync_in_backward(model) before backward()"});
 }
 
 }  // namespace
@@ -59,14 +58,14 @@ void run_exchanging(Core& core, bool create_graph, const std::function<void()>& 
   } catch (...) {
     dist::rethrow_backward_error(parallel, std::current_exception());
   }
-  for (const auto& [model, gradients_before] : participants) {
+  for (const auto& [model, gradients, preparations] : participants) {
     model->parallel()->require_reduced();
-    const bool took_part = gradients_before != fingerprint_of_gradients(model->parameters());
     // A model that did not take part may still: its outputs can be part of another loss.
-    if (!took_part) continue;
-    const Forwards forwards = model->forwards();
-    model->set_forwards(Forwards::none);
-    if (forwards == Forwards::none && model->synchronises(core)) refuse_missing_exchange();
+    if (gradients == fingerprint_of_gradients(model->parameters())) continue;
+    const bool was_local = model->has_local_forward();
+    model->set_local_forward(false);
+    if (was_local || model->parallel()->averages_since(preparations)) continue;
+    if (model->synchronises(core)) refuse_missing_exchange();
   }
 }
 

@@ -144,10 +144,7 @@ ForwardScope::ForwardScope(ModelState& state) : state_(state) {
 }
 
 std::vector<at::Tensor> ForwardScope::finish(std::vector<at::Tensor> outputs) {
-  using Forwards = ModelState::Forwards;
-  if (at::GradMode::is_enabled() && state_.forwards() != Forwards::synchronised) {
-    state_.set_forwards(synchronises_ ? Forwards::synchronised : Forwards::local);
-  }
+  if (at::GradMode::is_enabled() && !synchronises_) state_.set_local_forward(true);
   return state_.parallel()->after_forward(std::move(outputs), synchronises_);
 }
 

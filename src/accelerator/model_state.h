@@ -31,10 +31,9 @@ class ModelState {
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }
 
-  // What a backward through the model will find, of the forwards that ran since the last one.
-  enum class Forwards { none, local, synchronised };
-  Forwards forwards() const { return forwards_; }
-  void set_forwards(Forwards forwards) { forwards_ = forwards; }
+  // A forward that was not to be synchronised waits for its backward.
+  bool has_local_forward() const { return has_local_forward_; }
+  void set_local_forward(bool waits) { has_local_forward_ = waits; }
 
   // As they were when the model was prepared.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -50,7 +49,7 @@ class ModelState {
   std::vector<at::Tensor> parameters_;
   std::unique_ptr<dist::DataParallel> parallel_;
   int no_sync_depth_ = 0;
-  Forwards forwards_ = Forwards::none;
+  bool has_local_forward_ = false;
 };
 
 }  // namespace accelerant::detail

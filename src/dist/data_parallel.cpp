@@ -132,6 +132,7 @@ void DataParallel::State::rebuild_buckets() {
 
 void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {
   reducer->prepare_for_backward(outputs);
+  ++preparations;
 }
 
 void DataParallel::State::reach_output() {
@@ -209,6 +210,13 @@ void DataParallel::synchronise_next_backward() {
   }
   state_->arm({});
 }
+
+// A preparation that still waits for its backward counts as one to come.
+int64_t DataParallel::preparations() const {
+  return state_->preparations - (state_->reducer->is_armed() ? 1 : 0);
+}
+
+bool DataParallel::averages_since(int64_t before) const { return state_->preparations > before; }
 
 void DataParallel::require_reduced() {
   if (!state_->reducer->is_unfinished()) return;

@@ -48,6 +48,7 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
 
   bool buffers_due = true;    // the last forward was synchronised
   int64_t iterations = 0;     // synchronised ones
+  int64_t preparations = 0;   // calls of arm()
   bool delay_queued = false;  // of the first iteration of a static graph
   Join* join = nullptr;       // while inputs are uneven
 };

@@ -92,6 +92,10 @@ class DataParallel {
   // Makes the next backward() average the gradients although its forwards were not synchronised.
   void synchronise_next_backward();
 
+  // Whether a backward() that began when preparations() was `before` averaged the gradients it made.
+  int64_t preparations() const;
+  bool averages_since(int64_t before) const;
+
   // Before gradients are used (clipped, stepped with): an Error if an iteration that was to be synchronised
   // left some out, which names them.
   void require_reduced();

@@ -114,16 +114,16 @@ void expect_same_as_one_process(const Run& run, MakeNet&& make_net,
     ASSERT_EQ(from.size(), to.size());
     for (std::size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
     // Only the main process starts right: the others must take its values.
-    if (ranks_test::rank() != 0) {
+    if (rank() != 0) {
       for (torch::Tensor parameter : from) parameter.add_(1);
     }
   }
-  const Rows rows = make_rows(run.steps * kBatch * ranks_test::num_ranks());
+  const Rows rows = make_rows(run.steps * kBatch * num_ranks());
 
   Accelerator accelerator(run.options);
-  ASSERT_EQ(accelerator.num_processes(), ranks_test::num_ranks());
+  ASSERT_EQ(accelerator.num_processes(), num_ranks());
   train_together(accelerator, net, rows, run);
-  train_alone(reference, rows, kBatch * ranks_test::num_ranks(), run);
+  train_alone(reference, rows, kBatch * num_ranks(), run);
 
   const auto own = net->parameters();
   const auto expected = reference->parameters();
@@ -131,7 +131,7 @@ void expect_same_as_one_process(const Run& run, MakeNet&& make_net,
     const double difference = (own[i] - expected[i]).abs().max().template item<double>();
     EXPECT_LE(difference, run.tolerance) << net->named_parameters().keys()[i];
   }
-  ranks_test::expect_same_parameters(accelerator.world(), own);
+  expect_same_parameters(accelerator.world(), own);
 }
 
 template <class MakeNet>
