@@ -21,6 +21,7 @@
 #include "accelerant/amp/unscale.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "accelerant/data/batch_channel.h"
 #include "accelerant/data/collate.h"
 #include "accelerant/data/csv.h"
 #include "accelerant/data/dataset.h"
