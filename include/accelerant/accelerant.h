@@ -23,6 +23,7 @@
 #include "accelerant/core/error_report.h"
 #include "accelerant/core/failpoint.h"
 #include "accelerant/core/log.h"
+#include "accelerant/data/batch_channel.h"
 #include "accelerant/data/collate.h"
 #include "accelerant/data/csv.h"
 #include "accelerant/data/dataset.h"
