@@ -47,7 +47,14 @@ void Progress::end(bool by_exception) {
   if (collective_ && by_exception) ordered_ = false;
   operation_ = nullptr;
   collective_ = false;
-  changed_ = Clock::now();
+  const auto now = Clock::now();
+  waited_ += now - changed_;
+  changed_ = now;
+}
+
+double Progress::waited() const {
+  const std::lock_guard lock(mutex_);
+  return std::chrono::duration<double>(waited_).count();
 }
 
 int64_t Progress::step() const {

@@ -66,6 +66,10 @@ class Progress {
   Operation wait(const char* name);
 
   int64_t step() const;
+
+  // Seconds spent in operations that have ended.
+  double waited() const;
+
   ProgressSnapshot snapshot() const;
 
  private:
@@ -82,6 +86,7 @@ class Progress {
   bool collective_ = false;
   bool ordered_ = true;
   Clock::time_point changed_ = Clock::now();
+  Clock::duration waited_ = {};
   std::thread::id thread_ = {};  // of all collectives so far
   std::array<const char*, recent_count> recent_ = {};
   std::array<double, busy_count> busy_ = {};
