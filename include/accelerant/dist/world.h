@@ -37,6 +37,8 @@ class World {
   int64_t size() const { return environment_.num_processes; }
   c10::Device device() const { return device_; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
+  // Whether the processes compare what they do before every exchange: ProcessGroupOptions::debug.
+  bool is_debug() const { return is_debug_; }
 
   // Whether there are groups: with several processes, until close().
   bool is_connected() const { return groups_ != nullptr; }
@@ -53,6 +55,7 @@ class World {
   Environment environment_;
   ProcessGroupOptions options_;
   c10::Device device_;
+  bool is_debug_ = false;
   std::unique_ptr<Groups> groups_;
 };
 
