@@ -20,6 +20,8 @@
 #include "accelerant/amp/step_result.h"
 #include "accelerant/amp/unscale.h"
 #include "accelerant/core/error.h"
+#include "accelerant/core/error_report.h"
+#include "accelerant/core/failpoint.h"
 #include "accelerant/core/log.h"
 #include "accelerant/data/collate.h"
 #include "accelerant/data/csv.h"
