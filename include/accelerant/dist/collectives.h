@@ -10,8 +10,8 @@
 // small message over the CPU that never waits for a GPU, and where they differ all of them throw an Error
 // that lists what each one has. Otherwise they would wait for each other, or worse, until the timeout.
 //
-// Tensors are not recorded by autograd. In one process everything is given back as it is, but for
-// reduce, which always makes new tensors.
+// Results are not recorded by autograd, but for pad_across_processes. In one process everything is given
+// back as it is, but for reduce, which always makes new tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
