@@ -161,6 +161,7 @@ std::vector<Case> cases() {
        [](Net& net) { net.in->weight.requires_grad_(false); }},
       {"sparse", {"words", "out"}, {}, run_sparse},
       {"two forwards", {"in", "out"}, {}, run_two_forwards},
+      {"two forwards in a static graph", {"in", "out"}, {.static_graph = true}, run_two_forwards},
       {"two forwards, unused", heads, {.find_unused_parameters = true}, run_two_forwards},
       {"two backwards", {"in", "out"}, {}, run_two_backwards},
       {"two backwards with views",

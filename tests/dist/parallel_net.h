@@ -27,6 +27,8 @@ inline std::shared_ptr<World> join_world() {
 struct Net : torch::nn::Module {
   explicit Net(const std::set<std::string>& parts) {
     torch::manual_seed(7);
+    for (torch::nn::Linear* layer : {&in, &inner, &out, &other_out}) (*layer)->reset_parameters();
+    words->reset_parameters();
     if (parts.contains("in")) register_module("in", in);
     if (parts.contains("inner")) register_module("inner", inner);
     if (parts.contains("out")) register_module("out", out);
