@@ -36,6 +36,15 @@ class Reducer : public c10d::Reducer {
     return expect_autograd_hooks_;
   }
 
+  // Counts the uses of parameters in a static graph from the backward that comes now. Those before, which
+  // were not to be reduced, are counted by the Reducer too, and it would wait for as many later.
+  void count_uses_from_here() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [index, count] : numGradHooksTriggeredMap_) count = 0;
+    num_bwd_calls_ = 0;
+    first_autograd_hook_called_ = false;
+  }
+
   // Some gradients of the iteration have come, others have not.
   bool is_unfinished() const {
     const std::lock_guard lock(mutex_);

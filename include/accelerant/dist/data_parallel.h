@@ -40,7 +40,7 @@ struct DataParallelOptions {
 
   // Look in every iteration which parameters the outputs depend on, and do not wait for gradients of the
   // others. Needed if parts of the model are left out of some forwards or of the loss; costs a walk over
-  // the graph, a copy of the outputs and a small exchange in each iteration. Default: false.
+  // the graph and a small exchange in each iteration. Default: false.
   bool find_unused_parameters = false;
 
   // Promise that every iteration uses the same parameters equally often. They are then found out in the
