@@ -39,6 +39,7 @@
 #include "accelerant/data/text_windows.h"
 #include "accelerant/data/torch_data.h"
 #include "accelerant/data/vocabulary.h"
+#include "accelerant/dist/comm_hook.h"
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/split.h"
 #include "accelerant/optim/clip_grad.h"
