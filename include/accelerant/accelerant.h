@@ -41,6 +41,7 @@
 #include "accelerant/data/vocabulary.h"
 #include "accelerant/dist/comm_hook.h"
 #include "accelerant/dist/environment.h"
+#include "accelerant/dist/local_sgd.h"
 #include "accelerant/dist/split.h"
 #include "accelerant/optim/clip_grad.h"
 #include "accelerant/optim/lr_schedule.h"
