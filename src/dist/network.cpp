@@ -56,19 +56,18 @@ std::vector<InterfaceAddress> addresses_of_this_machine() {
   return found;
 }
 
-void check_interface(const std::string& names) {
-  std::istringstream list(names);
-  for (std::string name; std::getline(list, name, ',');) {
-    if (if_nametoindex(name.c_str()) != 0) continue;
-    std::string known;
-    for (const auto& entry : addresses_of_this_machine())
-      if (known.find(entry.interface) == std::string::npos)
-        known += (known.empty() ? "" : ", ") + entry.interface;
-    throw Error(ErrorDetails{.problem = "There is no such network interface",
-                             .expected = "one of " + known,
-                             .got = name,
-                             .hint = "look at GLOO_SOCKET_IFNAME"});
+void check_interface(const std::string& name) {
+  if (if_nametoindex(name.c_str()) != 0) return;
+  std::string known;
+  std::string last;
+  for (const auto& entry : addresses_of_this_machine()) {
+    if (entry.interface != last) known += (known.empty() ? "" : ", ") + entry.interface;
+    last = entry.interface;
   }
+  throw Error(ErrorDetails{.problem = "There is no such network interface",
+                           .expected = "one of " + known,
+                           .got = name,
+                           .hint = "look at GLOO_SOCKET_IFNAME"});
 }
 
 // The local address from which `peer` is reached: a datagram socket that is connected has one,
@@ -89,6 +88,40 @@ bool is_bridge(const std::string& interface) {
   for (const char* prefix : {"docker", "virbr", "veth", "br-", "cni", "lxcbr", "lxdbr"})
     if (interface.starts_with(prefix)) return true;
   return false;
+}
+
+// Seen from another machine.
+std::string address_between_machines(const Environment& environment) {
+  addrinfo wanted{};
+  wanted.ai_family = AF_UNSPEC;
+  wanted.ai_socktype = SOCK_DGRAM;
+  addrinfo* first = nullptr;
+  const std::string port = std::to_string(environment.master_port);
+  const int failed = getaddrinfo(environment.master_address.c_str(), port.c_str(), &wanted, &first);
+  if (failed != 0)
+    throw Error(ErrorDetails{.problem = "The address of process 0 cannot be resolved",
+                             .expected = "MASTER_ADDR that this machine knows",
+                             .got = environment.master_address + " (" + gai_strerror(failed) + ")",
+                             .hint =
+                                 "set MASTER_ADDR to an address such as 10.0.0.1, and if need be "
+                                 "GLOO_SOCKET_IFNAME to the interface that leads there"});
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, freeaddrinfo);
+
+  bool reachable = false;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const addrinfo* peer = first; peer != nullptr; peer = peer->ai_next) {
+      if (peer->ai_family != family) continue;
+      const std::string address = address_towards(*peer);
+      if (!address.empty() && !is_loopback(address)) return address;
+      reachable = reachable || !address.empty();
+    }
+  }
+  // From this machine itself its own name may lead to a loopback address.
+  if (reachable)
+    if (const auto address = address_to_others(addresses_of_this_machine())) return *address;
+  throw Error(ErrorDetails{.problem = "No address of this machine leads to the other machines",
+                           .expected = "a way to MASTER_ADDR=" + environment.master_address,
+                           .hint = interface_hint});
 }
 
 // The smallest quota on the way from the control group of this process up to the root.
@@ -122,45 +155,16 @@ double usable_cores() {
 
 }  // namespace
 
-std::string address_for(const Environment& environment, const std::string& interface) {
+GlooEndpoint gloo_endpoint(const Environment& environment, const std::string& interface) {
   const char* const variable = std::getenv("GLOO_SOCKET_IFNAME");
-  const std::string named = !interface.empty() || variable == nullptr ? interface : variable;
+  std::string named = !interface.empty() || variable == nullptr ? interface : variable;
+  named.resize(std::min(named.find(','), named.size()));
   if (!named.empty()) {
     check_interface(named);
-    return "";
+    return {.is_interface = true, .name = named};
   }
-  if (environment.on_one_machine()) return "127.0.0.1";
-
-  addrinfo wanted{};
-  wanted.ai_family = AF_UNSPEC;
-  wanted.ai_socktype = SOCK_DGRAM;
-  addrinfo* first = nullptr;
-  const std::string port = std::to_string(environment.master_port);
-  const int failed = getaddrinfo(environment.master_address.c_str(), port.c_str(), &wanted, &first);
-  if (failed != 0)
-    throw Error(ErrorDetails{.problem = "The address of process 0 cannot be resolved",
-                             .expected = "MASTER_ADDR that this machine knows",
-                             .got = environment.master_address + " (" + gai_strerror(failed) + ")",
-                             .hint =
-                                 "set MASTER_ADDR to an address such as 10.0.0.1, and if need be "
-                                 "GLOO_SOCKET_IFNAME to the interface that leads there"});
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, freeaddrinfo);
-
-  bool reachable = false;
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const addrinfo* peer = first; peer != nullptr; peer = peer->ai_next) {
-      if (peer->ai_family != family) continue;
-      const std::string address = address_towards(*peer);
-      if (!address.empty() && !is_loopback(address)) return address;
-      reachable = reachable || !address.empty();
-    }
-  }
-  // From this machine itself its own name may lead to a loopback address.
-  if (reachable)
-    if (const auto address = address_to_others(addresses_of_this_machine())) return *address;
-  throw Error(ErrorDetails{.problem = "No address of this machine leads to the other machines",
-                           .expected = "a way to MASTER_ADDR=" + environment.master_address,
-                           .hint = interface_hint});
+  if (environment.on_one_machine()) return {.name = "127.0.0.1"};
+  return {.name = address_between_machines(environment)};
 }
 
 int threads_per_process(const Environment& environment) {

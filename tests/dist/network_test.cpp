@@ -12,12 +12,12 @@
 
 namespace {
 
-using accelerant::dist::address_for;
 using accelerant::dist::address_to_others;
 using accelerant::dist::cores_of_quota;
 using accelerant::dist::Environment;
 using accelerant::dist::expand_node_list;
 using accelerant::dist::expand_task_counts;
+using accelerant::dist::gloo_endpoint;
 using accelerant::dist::threads_per_process;
 
 using Names = std::vector<std::string>;
@@ -124,16 +124,18 @@ TEST(AddressTest, OneMachineUsesLoopback) {
   Environment environment;
   environment.num_processes = environment.local_num_processes = 4;
   environment.master_address = "no-such-host.invalid";
-  EXPECT_EQ(address_for(environment), "127.0.0.1");
+  EXPECT_EQ(gloo_endpoint(environment).name, "127.0.0.1");
+  EXPECT_FALSE(gloo_endpoint(environment).is_interface);
 }
 
 TEST(AddressTest, ANamedInterfaceWins) {
   Environment environment;
-  EXPECT_EQ(address_for(environment, "lo"), "");
+  EXPECT_EQ(gloo_endpoint(environment, "lo").name, "lo");
+  EXPECT_TRUE(gloo_endpoint(environment, "lo").is_interface);
   EXPECT_TRUE(
-      contains(whole_error_of([&] { address_for(environment, "nonesuch9"); }), "nonesuch9"));
-  setenv("GLOO_SOCKET_IFNAME", "lo", 1);
-  EXPECT_EQ(address_for(environment), "");
+      contains(whole_error_of([&] { gloo_endpoint(environment, "nonesuch9"); }), "nonesuch9"));
+  setenv("GLOO_SOCKET_IFNAME", "lo,eth7", 1);
+  EXPECT_EQ(gloo_endpoint(environment).name, "lo");
   unsetenv("GLOO_SOCKET_IFNAME");
 }
 
@@ -146,7 +148,7 @@ Environment one_of_two_machines(const std::string& master) {
 
 TEST(AddressTest, AMasterThatCannotBeResolvedIsAnError) {
   const auto text =
-      whole_error_of([] { address_for(one_of_two_machines("no-such-host.invalid")); });
+      whole_error_of([] { gloo_endpoint(one_of_two_machines("no-such-host.invalid")); });
   EXPECT_TRUE(contains(text, "no-such-host.invalid"));
   EXPECT_TRUE(contains(text, "GLOO_SOCKET_IFNAME"));
 }
@@ -154,7 +156,7 @@ TEST(AddressTest, AMasterThatCannotBeResolvedIsAnError) {
 TEST(AddressTest, BetweenMachinesItIsNeverLoopback) {
   // As Debian resolves the machine's own name. Without another interface there is no answer.
   try {
-    const std::string address = address_for(one_of_two_machines("127.0.1.1"));
+    const std::string address = gloo_endpoint(one_of_two_machines("127.0.1.1")).name;
     EXPECT_FALSE(address.empty());
     EXPECT_FALSE(address.starts_with("127.")) << address;
   } catch (const accelerant::Error& error) {
