@@ -1,11 +1,11 @@
 #include "accelerant/dist/metrics.h"
 
 #include <ATen/ops/cat.h>
-#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "accelerant/core/error.h"
 #include "accelerant/dist/objects.h"
 #include "dist/agreement.h"
 #include "dist/gather_tensors.h"
@@ -64,6 +64,15 @@ void require_same_total(const std::vector<View>& views) {
   }
 }
 
+void require_all_processes(const BatchRows& rows) {
+  if (rows.everywhere) return;
+  throw Error(
+      ErrorDetails{.problem = "gather_for_metrics in a step in which not every process has a batch",
+                   .expected = "all processes taking part",
+                   .got = "an epoch that is left uneven at its end",
+                   .hint = "turn even_batches on: what only fills up is dropped here"});
+}
+
 }  // namespace
 
 std::vector<at::Tensor> detail::gather_for_metrics(const World& world, const BatchRows& rows,
@@ -75,6 +84,7 @@ std::vector<at::Tensor> detail::gather_for_metrics(const World& world, const Bat
     }
     return tensors;
   }
+  require_all_processes(rows);
   require_plain("gather_for_metrics", tensors);
   const auto views = exchange_views(world, "gather_for_metrics", data, {rows.here, rows.total});
   require_same_total(views);
@@ -107,6 +117,7 @@ std::vector<at::Tensor> detail::gather_for_metrics(const World& world, const Bat
 
 std::vector<json> gather_objects_for_metrics(const World& world, const BatchRows& rows,
                                              const std::vector<json>& values) {
+  require_all_processes(rows);
   bool is_batch = true;
   std::vector<json> joined;
   for (json& part : gather_object(world, json{rows.here, values})) {

@@ -3,7 +3,9 @@
 // The last round of batches is completed with samples that were there before, so that all processes have
 // as many. Gathered as they are, these would count twice. Here they are dropped:
 //
-//   const dist::BatchRows rows{.here = state.current_rows(), .total = state.current_samples()};
+//   const dist::BatchRows rows{.here = state.current_rows(),
+//                              .total = state.rows_to_keep(),
+//                              .everywhere = state.all_have_batch()};
 //   auto [predicted, wanted] = dist::gather_for_metrics(world, rows, std::tuple{predictions, labels});
 //
 // Accelerator::gather_for_metrics asks the running loader for the rows.
@@ -24,6 +26,9 @@ struct BatchRows {
   // Samples of the batches of all processes, those that only complete them not counted. 0: not known,
   // then nothing is dropped.
   int64_t total = 0;
+  // Every process has a batch. If not, some have ended their loop and would not take part: an Error.
+  // Default: true.
+  bool everywhere = true;
 };
 
 namespace detail {
