@@ -1,0 +1,25 @@
+// Folders for the files of ranks.
+#pragma once
+
+#include <string>
+
+namespace accelerant::launch {
+
+// Makes the folder and those above it. A folder that cannot be made or written to is an Error.
+void make_folders(const std::string& path);
+
+// A folder of its own in TMPDIR, gone with everything in it at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace accelerant::launch

@@ -1,0 +1,31 @@
+// Sees to it that nothing of a run survives a launcher that was killed.
+#pragma once
+
+#include <sys/types.h>
+
+#include "launch/fd.h"
+
+namespace accelerant::launch {
+
+// A second, tiny process. The kernel kills the ranks when their launcher dies, but not what they
+// have started themselves, such as the program behind a shell script. The guardian notices the
+// launcher's death as the end of a pipe, and kills the process groups it was told of. For a process
+// that does nothing else but launch: it is a fork without exec.
+class Guardian {
+ public:
+  Guardian();
+  ~Guardian();  // ends the process
+  Guardian(const Guardian&) = delete;
+  Guardian& operator=(const Guardian&) = delete;
+
+  void watch(pid_t group);
+  void forget(pid_t group);
+
+ private:
+  void tell(pid_t message);
+
+  pid_t pid_ = -1;
+  Fd pipe_;
+};
+
+}  // namespace accelerant::launch

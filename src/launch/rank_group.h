@@ -1,0 +1,69 @@
+// Runs the processes of one attempt from their start until the last of them is gone.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerant/launch/rank_result.h"
+#include "launch/child_process.h"
+#include "launch/fd.h"
+#include "launch/guardian.h"
+#include "launch/signal_watch.h"
+
+namespace accelerant::launch {
+
+// Takes what the ranks write. `index` counts the ranks of this machine from 0.
+class OutputReceiver {
+ public:
+  virtual ~OutputReceiver() = default;
+
+  virtual void receive(size_t index, Stream stream, std::string_view bytes) = 0;
+
+  // While true nothing more is read of this stream, so the ranks wait as they would for a slow
+  // terminal.
+  virtual bool is_congested(Stream) const { return false; }
+
+  // A receiver that writes to slow places adds them here, and is asked to write after each wait.
+  virtual void add_poll_entries(std::vector<pollfd>&) const {}
+  virtual void write_pending() {}
+};
+
+struct RankStart {
+  int64_t rank = 0;
+  ChildCommand command = {};
+  std::string error_file = {};
+  Fd inherited = {};  // the rank keeps it open; closed here once the rank runs
+};
+
+struct RankGroupOptions {
+  // Between the polite signal and SIGKILL.
+  std::chrono::milliseconds grace = std::chrono::seconds(30);
+
+  // How often to look for ended ranks besides being told of them by the kernel.
+  std::chrono::milliseconds monitor_interval = std::chrono::milliseconds(100);
+
+  // After this time all ranks are killed. None: no limit.
+  std::optional<std::chrono::milliseconds> timeout = {};
+
+  // Of a process that does nothing else but launch: its signals are passed on to the ranks, and what ranks
+  // leave behind in their process groups gets the grace, too. Borrowed; may be null.
+  SignalWatch* signals = nullptr;
+  Guardian* guardian = nullptr;
+};
+
+struct RankGroupResult {
+  std::vector<RankResult> ranks = {};  // in the order of the starts
+  int signal = 0;                      // to this process that stopped the group; 0: none
+  bool timed_out = false;
+};
+
+// One thread, one event loop. As soon as one rank fails the others are stopped.
+RankGroupResult run_rank_group(std::vector<RankStart> starts, OutputReceiver& receiver,
+                               const RankGroupOptions& options);
+
+}  // namespace accelerant::launch

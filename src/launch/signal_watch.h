@@ -1,0 +1,31 @@
+// The signals that end a launcher, as something to poll.
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+
+#include "launch/fd.h"
+
+namespace accelerant::launch {
+
+// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not end this thread's process but are read
+// here, and a closed pipe is an error of write() instead of a signal. Signals that the process was
+// told to ignore (nohup) stay ignored. For the only thread of a process.
+class SignalWatch {
+ public:
+  SignalWatch();
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  int fd() const { return fd_.get(); }  // readable when a signal has arrived
+  std::optional<int> next();            // the next of them, without waiting
+
+ private:
+  sigset_t watched_;
+  sigset_t before_;
+  Fd fd_;
+};
+
+}  // namespace accelerant::launch

@@ -1,0 +1,65 @@
+// Tests that run in several processes.
+//
+//   RANK_TEST(Collectives, Gather, 2) {
+//     World world = ...;                      // every rank runs this body
+//     EXPECT_EQ(gather(world, rank()), ...);  // rank() is 0 or 1, num_ranks() is 2
+//   }
+//
+// Seen from outside it is one ordinary test. It starts the test program again, once for each rank, with the
+// environment of `accelerant launch` and this test as the only one; it fails with the output of all
+// ranks if one of them fails, dies or does not end in time, and is skipped if a rank skips. Ranks have 60 seconds,
+// times ACCELERANT_TEST_TIMEOUT_SCALE where that is set.
+#pragma once
+
+#include <accelerant/launch/run_ranks.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+
+namespace rank_test {
+
+// Of a rank; in the parent, where bodies do not run, -1 and 0.
+inline int rank() {
+  const char* value = std::getenv("RANK");
+  return value == nullptr ? -1 : std::atoi(value);
+}
+inline int num_ranks() {
+  const char* value = std::getenv("WORLD_SIZE");
+  return value == nullptr ? 0 : std::atoi(value);
+}
+
+struct Options {
+  int num_ranks = 2;
+  double timeout = 60;                                  // seconds
+  std::map<std::string, std::string> environment = {};  // besides that of the launcher
+};
+
+// Whether this process is a rank of a RANK_TEST.
+bool is_rank();
+
+// Runs the ranks of the test that is running and returns how they ended. Nothing is expected of them.
+accelerant::launch::RunRanksResult run(const Options& options);
+
+// The same, and they must succeed.
+void run_and_expect_success(const Options& options);
+
+}  // namespace rank_test
+
+using rank_test::num_ranks;  // NOLINT: for the bodies of tests
+using rank_test::rank;       // NOLINT
+
+// RANK_TEST with {.num_ranks = …, .timeout = …, .environment = …}.
+#define RANK_TEST_WITH(suite, name, ...)                                 \
+  static void suite##_##name##_body();                                   \
+  TEST(suite, name) {                                                    \
+    if (!rank_test::is_rank()) {                                         \
+      rank_test::run_and_expect_success(rank_test::Options __VA_ARGS__); \
+      return;                                                            \
+    }                                                                    \
+    suite##_##name##_body();                                             \
+  }                                                                      \
+  static void suite##_##name##_body()
+
+#define RANK_TEST(suite, name, count) RANK_TEST_WITH(suite, name, {.num_ranks = count})
