@@ -12,6 +12,7 @@
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/data/loader_state.h"
 #include "accelerant/dist/environment.h"
+#include "accelerant/dist/world.h"
 #include "accelerator/accumulation.h"
 #include "accelerator/registry.h"
 
@@ -38,6 +39,8 @@ struct Core {
   // The autocast that mixed precision asks for; empty without it.
   std::optional<AutocastOptions> autocast_options(const AutocastSettings& settings) const;
 
+  MeanOverProcesses mean_over_processes() const;
+
   // Ends the scaler's iteration if an optimizer was unscaled or stepped since the last one, no
   // window is still gathering, and no unscaled gradients wait for their step.
   void update_scaler_if_due();
@@ -49,8 +52,9 @@ struct Core {
   std::vector<std::shared_ptr<OptimizerState>> owners_of(
       const std::vector<at::Tensor>& tensors) const;
 
-  AcceleratorOptions options;
   dist::Environment environment;
+  AcceleratorOptions options;
+  std::shared_ptr<dist::World> world;  // connected with several processes
   GradScaler scaler;
   Accumulation accumulation;
   bool manual_sync = true;         // sync_gradients for optimizers outside of all windows

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_set>
 
 #include "accelerant/accelerator/model.h"
 
@@ -28,6 +29,9 @@ class ModuleAccess {
   virtual void to(c10::ScalarType dtype) = 0;
   virtual StateDict named_parameters() const = 0;
   virtual StateDict named_buffers() const = 0;
+
+  // Parameters whose gradients are sparse tensors.
+  virtual std::unordered_set<const c10::TensorImpl*> sparse_parameters() const { return {}; }
 
   // Parameters and buffers, module by module.
   virtual StateDict state_dict() const = 0;

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "accelerant/core/error.h"
+#include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_placement.h"
 
@@ -28,10 +29,6 @@ bool any_parameter(torch::optim::Optimizer& optimizer, F&& f) {
   return false;
 }
 
-void mix(std::size_t& fingerprint, std::size_t value) {
-  fingerprint = (fingerprint ^ value) * 0x100000001b3ULL;
-}
-
 // Another number when parameters come, go or are replaced.
 std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
   std::size_t fingerprint = 1;
@@ -46,10 +43,7 @@ std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
 std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer) {
   std::size_t fingerprint = 0;
   any_parameter(optimizer, [&](const at::Tensor& parameter) {
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) return false;
-    mix(fingerprint, reinterpret_cast<std::uintptr_t>(gradient.unsafeGetTensorImpl()));
-    mix(fingerprint, static_cast<std::size_t>(gradient._version()) + 1);
+    mix_gradient(fingerprint, parameter);
     return false;
   });
   return fingerprint;
@@ -216,7 +210,8 @@ void OptimizerState::finish_gradients() {
 
 void OptimizerState::correct_gradients() {
   if (!window_) return;
-  const Correction correction = correction_of(window_->gathered);
+  const Correction correction =
+      correction_of(window_->gathered, require_core(core_)->mean_over_processes());
   if (!correction.is_needed()) return;
   auto& corrected = window_->gathered.corrected;
   std::vector<at::Tensor> gradients;

@@ -21,14 +21,10 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 c10::intrusive_ptr<c10d::Backend> make_gloo(const StorePtr& store, const Environment& environment,
                                             const ProcessGroupOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-  const std::string address = address_for(environment, options.interface);
-  if (!address.empty()) {
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-  } else if (!options.interface.empty()) {
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(options.interface));
-  } else {
-    gloo->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());  // GLOO_SOCKET_IFNAME
-  }
+  const GlooEndpoint endpoint = gloo_endpoint(environment, options.interface);
+  gloo->devices.push_back(
+      endpoint.is_interface ? c10d::ProcessGroupGloo::createDeviceForInterface(endpoint.name)
+                            : c10d::ProcessGroupGloo::createDeviceForHostname(endpoint.name));
   auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
       store, static_cast<int>(environment.process_index),
       static_cast<int>(environment.num_processes), gloo);

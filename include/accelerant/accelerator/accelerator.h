@@ -53,6 +53,7 @@
 #include "accelerant/data/loader.h"
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/split.h"
+#include "accelerant/dist/world.h"
 #include "accelerant/optim/clip_grad.h"
 
 namespace accelerant {
@@ -170,8 +171,12 @@ class Accelerator {
     return open_window({&models...});
   }
 
-  // No exchange of gradients between processes inside.
+  // No exchange of gradients between processes inside. accumulate() does this by itself.
   NoSyncScope no_sync(const ModelBase& model);
+
+  // The next backward exchanges the model's gradients although its forwards ran inside no_sync() or in
+  // the middle of a window.
+  void trigger_sync_in_backward(const ModelBase& model);
 
   // Clip gradients as the free functions do, after undoing the loss scale of the optimizers that own
   // the parameters. In the middle of a window nothing happens, and clip_grad_norm_ returns nothing;
@@ -236,6 +241,9 @@ class Accelerator {
   bool is_last_process() const { return environment().is_last_process(); }
   bool use_distributed() const { return environment().use_distributed(); }
 
+  // What connects the processes: for the functions of accelerant::dist.
+  const dist::World& world() const;
+
   // The options in force, environment included: no optional field that has a fallback is empty.
   const AcceleratorOptions& options() const;
 
@@ -261,6 +269,10 @@ class Accelerator {
     ((handles = Handles()), ...);
     forget_everything();
   }
+
+  // Ends the connections between processes. The Accelerator's destructor does so, too; call it where the
+  // Accelerator lives on. Exchanges after it are an Error.
+  void end_training();
 
   // Prints the values with spaces between them and a newline, once on each machine.
   template <class... Values>
@@ -294,7 +306,8 @@ class Accelerator {
     return run_if(local_process_index() == index, f);
   }
 
-  // A flag that any process may raise and all see, for example to stop early. Checking lowers it.
+  // A flag that any process may raise and all see, for example to stop early. Checking lowers it; all
+  // processes must check at the same time.
   void set_trigger();
   bool check_trigger();
 
