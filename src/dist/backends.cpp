@@ -22,9 +22,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const StorePtr& store, const Environ
                                             const ProcessGroupOptions& options) {
   auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
   const GlooEndpoint endpoint = gloo_endpoint(environment, options.interface);
-  gloo->devices.push_back(
-      endpoint.is_interface ? c10d::ProcessGroupGloo::createDeviceForInterface(endpoint.name)
-                            : c10d::ProcessGroupGloo::createDeviceForHostname(endpoint.name));
+  gloo->devices.push_back(endpoint.is_interface
+                              ? c10d::ProcessGroupGloo::createDeviceForInterface(endpoint.name)
+                              : c10d::ProcessGroupGloo::createDeviceForHostname(endpoint.name));
   auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(
       store, static_cast<int>(environment.process_index),
       static_cast<int>(environment.num_processes), gloo);
