@@ -36,6 +36,7 @@ Core::Core(AcceleratorOptions given)
     share_cores(environment);
   }
   world = dist::World::join(environment, options.process_group, *options.device);
+  if (world->is_connected()) batch_channel = data::batch_channel(world);
   if (world->is_connected() && scaler.is_enabled()) {
     // Gradients that are exchanged overflow everywhere at once, but not all are: those of loose
     // tensors, and those of models that are not synchronised all the time.

@@ -10,6 +10,7 @@
 #include "accelerant/accelerator/accelerator_options.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
+#include "accelerant/data/batch_channel.h"
 #include "accelerant/data/loader_state.h"
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/world.h"
@@ -54,7 +55,8 @@ struct Core {
 
   dist::Environment environment;
   AcceleratorOptions options;
-  std::shared_ptr<dist::World> world;  // connected with several processes
+  std::shared_ptr<dist::World> world;                 // connected with several processes
+  std::shared_ptr<data::BatchChannel> batch_channel;  // null with one process
   GradScaler scaler;
   Accumulation accumulation;
   bool manual_sync = true;         // sync_gradients for optimizers outside of all windows

@@ -1,11 +1,14 @@
 #include "accelerator/gradient_exchange.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
+#include "dist/progress.h"
 
 namespace accelerant::detail {
 namespace {
@@ -20,8 +23,8 @@ std::vector<Participant> parallel_models(const Core& core) {
   std::vector<Participant> participants;
   for (const auto& model : core.models.all()) {
     if (model->parallel() == nullptr) continue;
-    participants.push_back({model, fingerprint_of_gradients(model->parameters()),
-                            model->parallel()->preparations()});
+    participants.push_back(
+        {model, fingerprint_of_gradients(model->parameters()), model->parallel()->preparations()});
   }
   return participants;
 }
@@ -41,7 +44,8 @@ void refuse_missing_exchange() {
       .problem = "backward() left gradients that were not exchanged between the processes",
       .expected = "a backward that goes through outputs of the prepared model",
       .got = "gradients of a model that was called as module(), or as the original",
-      .hint = "call the prepared model; or call trigger_sync_in_backward(model) before backward()"});
+      .hint =
+          "call the prepared model; or call trigger_sync_in_backward(model) before backward()"});
 }
 
 }  // namespace
@@ -53,8 +57,20 @@ void run_exchanging(Core& core, bool create_graph, const std::function<void()>& 
 
   std::vector<dist::DataParallel*> parallel;
   for (const auto& participant : participants) parallel.push_back(participant.model->parallel());
+  const bool exchanges =
+      std::any_of(participants.begin(), participants.end(), [](const Participant& participant) {
+        return participant.model->parallel()->averages_since(participant.preparations);
+      });
+  dist::Progress& progress = core.world->progress();
+  progress.begin_step();
   try {
-    backward();
+    failpoint("backward");
+    if (exchanges) {
+      const auto operation = progress.collective("averaging gradients");
+      backward();
+    } else {
+      backward();
+    }
   } catch (...) {
     dist::rethrow_backward_error(parallel, std::current_exception());
   }

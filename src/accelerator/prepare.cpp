@@ -127,6 +127,8 @@ data::Placement Accelerator::placement() const {
           .num_processes = num_processes(),
           .split_batches = given.split_batches,
           .even_batches = given.even_batches,
+          .dispatch_batches = given.dispatch_batches,
+          .channel = core_->batch_channel,
           .seed = given.seed,
           .workers = given.workers,
           .prefetch = given.prefetch,

@@ -124,7 +124,8 @@ AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& mo
 
 void Accelerator::trigger_sync_in_backward(const ModelBase& model) {
   require_own(model);
-  if (dist::DataParallel* parallel = model.state().parallel()) parallel->synchronise_next_backward();
+  if (dist::DataParallel* parallel = model.state().parallel())
+    parallel->synchronise_next_backward();
 }
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,

@@ -30,7 +30,7 @@ class WorldLine final : public BatchLine {
 
   void send(int64_t rank, const at::Tensor& message) override {
     const auto world = alive(world_);
-    dist::exchange(*world, "sending a batch", [&](dist::Groups& groups) {
+    dist::exchange_between_two(*world, "sending a batch", [&](dist::Groups& groups) {
       // One message ahead is enough, and more would only fill memory.
       await(rank);
       at::Tensor size = at::empty({1}, at::kLong);
@@ -46,14 +46,14 @@ class WorldLine final : public BatchLine {
   void flush() override {
     if (under_way_.empty()) return;
     const auto world = alive(world_);
-    dist::exchange(*world, "sending a batch", [&](dist::Groups&) {
+    dist::exchange_between_two(*world, "sending a batch", [&](dist::Groups&) {
       while (!under_way_.empty()) await(under_way_.begin()->first);
     });
   }
 
   at::Tensor receive() override {
     const auto world = alive(world_);
-    return dist::exchange(*world, "receiving a batch", [&](dist::Groups& groups) {
+    return dist::exchange_between_two(*world, "receiving a batch", [&](dist::Groups& groups) {
       const auto read = [&](at::Tensor tensor) {
         std::vector<at::Tensor> tensors = {std::move(tensor)};
         groups.control->recv(tensors, 0, tag_)->wait();

@@ -6,24 +6,45 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "accelerant/dist/world.h"
+#include "dist/progress.h"
 
 namespace accelerant::dist {
 
-// Throws an Error that says which exchange failed and why, as far as can be told.
+// Throws an Error that says which exchange failed and because of whom, as far as can be told.
 [[noreturn]] void rethrow_exchange_error(const World& world, const char* name,
                                          std::exception_ptr error);
 
-// Calls f(groups), which talks to the other processes and waits for them.
+namespace detail {
+
 template <class F>
-auto exchange(const World& world, const char* name, F&& f) {
+auto exchange(const World& world, const char* name, F& f) {
   try {
-    return std::forward<F>(f)(world.groups());
+    failpoint(name);
+    return f(world.groups());
   } catch (const Error&) {
     throw;
   } catch (...) {
     rethrow_exchange_error(world, name, std::current_exception());
   }
+}
+
+}  // namespace detail
+
+// Calls f(groups), in which all processes take part, in the same order of calls. The name must be a literal,
+// and the same on all.
+template <class F>
+auto exchange(const World& world, const char* name, F&& f) {
+  const auto operation = world.progress().collective(name);
+  return detail::exchange(world, name, f);
+}
+
+// The same for messages between two processes.
+template <class F>
+auto exchange_between_two(const World& world, const char* name, F&& f) {
+  const auto operation = world.progress().wait(name);
+  return detail::exchange(world, name, f);
 }
 
 }  // namespace accelerant::dist

@@ -36,9 +36,11 @@ Progress::Operation Progress::begin(const char* name, bool collective) {
   // A collective counts also inside a wait: on other processes there may be none around it.
   const bool inside = operation_ != nullptr && (collective_ || !collective);
   if (elsewhere || inside) return Operation(nullptr, 0);
+  const auto now = Clock::now();
+  if (operation_ != nullptr) waited_ += now - changed_;  // in the wait that is around it
   operation_ = name;
   collective_ = collective;
-  changed_ = Clock::now();
+  changed_ = now;
   if (collective) recent_[static_cast<size_t>(++number_ % recent_count)] = name;
   return Operation(this, ++token_);
 }
@@ -49,7 +51,14 @@ void Progress::end(int64_t token, bool by_exception) {
   if (collective_ && by_exception) ordered_ = false;
   operation_ = nullptr;
   collective_ = false;
-  changed_ = Clock::now();
+  const auto now = Clock::now();
+  waited_ += now - changed_;
+  changed_ = now;
+}
+
+double Progress::waited() const {
+  const std::lock_guard lock(mutex_);
+  return std::chrono::duration<double>(waited_).count();
 }
 
 void Progress::lose_order() {

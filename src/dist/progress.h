@@ -73,6 +73,10 @@ class Progress {
   void lose_order();
 
   int64_t step() const;
+
+  // Seconds spent in operations that have ended.
+  double waited() const;
+
   ProgressSnapshot snapshot() const;
 
  private:
@@ -91,6 +95,7 @@ class Progress {
   Clock::time_point changed_ = Clock::now();
   int64_t token_ = 0;            // of the operation under way
   std::thread::id thread_ = {};  // of the training
+  Clock::duration waited_ = {};
   std::array<const char*, recent_count> recent_ = {};
   std::array<double, busy_count> busy_ = {};
   int64_t busy_steps_ = 0;

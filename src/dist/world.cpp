@@ -5,14 +5,19 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <vector>
 
 #include "accelerant/core/error.h"
 #include "dist/backends.h"
 #include "dist/exchange.h"
+#include "dist/failure.h"
 #include "dist/groups.h"
+#include "dist/monitor.h"
+#include "dist/progress.h"
 #include "dist/rendezvous.h"
+#include "dist/store_board.h"
 
 namespace accelerant::dist {
 namespace {
@@ -74,7 +79,10 @@ std::unique_ptr<Groups> connect(const Environment& environment, const ProcessGro
 }  // namespace
 
 World::World(const Environment& environment, const ProcessGroupOptions& options, c10::Device device)
-    : environment_(environment), options_(options), device_(device) {
+    : environment_(environment),
+      options_(options),
+      device_(device),
+      progress_(std::make_unique<Progress>()) {
   const auto is_positive = [](std::chrono::milliseconds time) { return time.count() > 0; };
   if (!is_positive(options.timeout) || !is_positive(options.join_timeout)) {
     throw Error(
@@ -84,13 +92,21 @@ World::World(const Environment& environment, const ProcessGroupOptions& options,
                                      options.join_timeout.count(), " ms")});
   }
   if (!environment.use_distributed() && !options.with_one_process) return;
+  failure_handler_ = std::make_unique<FailureHandler>(rank(), *progress_, nullptr);
   try {
     groups_ = connect(environment_, options_, device_);
+    if (options_.monitor.enabled) {
+      monitor_ =
+          std::make_unique<Monitor>(rank(), size(), options_.monitor,
+                                    make_store_board(*groups_->store, rank(), size()), *progress_);
+    }
   } catch (const Error&) {
     throw;
   } catch (...) {
     rethrow_exchange_error(*this, "connecting the processes", std::current_exception());
   }
+  failure_handler_.reset();  // one that knows the monitor takes its place
+  failure_handler_ = std::make_unique<FailureHandler>(rank(), *progress_, monitor_.get());
   OpenWorlds::instance().add(this);
 }
 
@@ -104,6 +120,11 @@ World::~World() { close(); }
 void World::close() {
   if (!groups_) return;
   OpenWorlds::instance().remove(this);
+  if (monitor_ && std::uncaught_exceptions() > 0) {
+    monitor_->fail(ProcessState::failed, "an exception is ending its training");
+  }
+  failure_handler_.reset();
+  monitor_.reset();
   // The training's group first: its NCCL part may still talk through the store.
   groups_->data->shutdown();
   groups_->data.reset();
@@ -120,16 +141,11 @@ Groups& World::groups() const {
 }
 
 void rethrow_exchange_error(const World& world, const char* name, std::exception_ptr error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& original) {
-    throw Error(
-        ErrorDetails{.problem = c10::str("Rank ", world.rank(), " of ", world.size(),
-                                         " failed to exchange data (", name, ")"),
-                     .expected = "all processes taking part",
-                     .got = original.what(),
-                     .hint = "look at the output of the other processes for the first error"});
-  }
+  rethrow_as_error(error, {.operation = name,
+                           .rank = world.rank(),
+                           .size = world.size(),
+                           .step = world.progress().step(),
+                           .monitor = world.monitor()});
 }
 
 }  // namespace accelerant::dist

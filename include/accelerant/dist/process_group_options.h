@@ -4,6 +4,8 @@
 #include <chrono>
 #include <string>
 
+#include "accelerant/dist/monitor_options.h"
+
 namespace accelerant::dist {
 
 // What carries tensors between processes. Tensors on the CPU always go through Gloo.
@@ -26,6 +28,9 @@ struct ProcessGroupOptions {
   // The network interface that Gloo uses, for example "eth0". Default: GLOO_SOCKET_IFNAME, else the one
   // that leads to MASTER_ADDR.
   std::string interface = {};
+
+  // How the processes watch each other.
+  MonitorOptions monitor = {};
 
   // Make groups and a data-parallel model even for a single process. Only useful to try them out.
   bool with_one_process = false;

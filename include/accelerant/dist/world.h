@@ -19,7 +19,11 @@
 
 namespace accelerant::dist {
 
-struct Groups;  // internal: src/dist/groups.h
+// Internal, in src/dist.
+struct Groups;
+class FailureHandler;
+class Monitor;
+class Progress;
 
 class World {
  public:
@@ -44,8 +48,14 @@ class World {
   // Ends the groups. Exchanges after that are an Error.
   void close();
 
-  // An Error if there are none.
+  // For other parts of the library. An Error if there are none.
   Groups& groups() const;
+
+  // What this process is doing, for the other processes to see.
+  Progress& progress() const { return *progress_; }
+
+  // Null where processes do not watch each other.
+  Monitor* monitor() const { return monitor_.get(); }
 
  private:
   World(const Environment& environment, const ProcessGroupOptions& options, c10::Device device);
@@ -53,7 +63,10 @@ class World {
   Environment environment_;
   ProcessGroupOptions options_;
   c10::Device device_;
+  std::unique_ptr<Progress> progress_;
   std::unique_ptr<Groups> groups_;
+  std::unique_ptr<Monitor> monitor_;
+  std::unique_ptr<FailureHandler> failure_handler_;
 };
 
 }  // namespace accelerant::dist
