@@ -192,7 +192,8 @@ TEST(MonitorTest, WhoEndedIsNotKnownForLong) {
   EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)),
             "of ranks 1 and 2 at least one has ended without a word");
   run.shared->answers = false;
-  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)), "the store does not answer either");
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)),
+            "the store does not answer either; it is served by rank 0 or the launcher");
 }
 
 TEST(MonitorTest, WhoIsLate) {
