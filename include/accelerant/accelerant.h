@@ -44,6 +44,7 @@
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/split.h"
 #include "accelerant/launch/debug_launcher.h"
+#include "accelerant/launch/launcher.h"
 #include "accelerant/launch/rank_result.h"
 #include "accelerant/launch/run_ranks.h"
 #include "accelerant/launch/start_error.h"
