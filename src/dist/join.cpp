@@ -37,6 +37,7 @@ World& world_of(const std::vector<DataParallel*>& models) {
 Join::Join(const std::vector<DataParallel*>& models, const JoinOptions& options)
     : models_(models), options_(options), world_(world_of(models)) {
   for (DataParallel* model : models_) model->state().join = this;
+  world_.progress().lose_order();  // from here on processes do different things
 }
 
 Join::~Join() {
