@@ -1,7 +1,7 @@
 # Finds libtorch and tells whether our CUDA kernels can be built with it.
 #
 # Torch_DIR and CMAKE_PREFIX_PATH count first; without either, the active Python's torch is used.
-# Afterwards: target `torch`, and ACCELERANT_WITH_CUDA as a plain variable.
+# Afterwards: target `torch`, and as plain variables ACCELERANT_WITH_CUDA and ACCELERANT_WITH_NCCL.
 
 if(NOT Torch_DIR AND NOT CMAKE_PREFIX_PATH AND NOT DEFINED ENV{CMAKE_PREFIX_PATH})
   find_program(ACTIVE_PYTHON NAMES python3 python)
@@ -56,3 +56,16 @@ if(ACCELERANT_WITH_CUDA)
       "Architectures of the CUDA kernels, as CMAKE_CUDA_ARCHITECTURES takes them")
 endif()
 message(STATUS "CUDA kernels: ${ACCELERANT_WITH_CUDA}")
+
+# libtorch's NCCL classes hold structures of nccl.h by value, so it must be the header of the very
+# library that libtorch was built with: the one its wheel brings, before any of the system.
+set(ACCELERANT_WITH_NCCL OFF)
+if(ACCELERANT_WITH_CUDA)
+  cmake_path(GET TORCH_INSTALL_PREFIX PARENT_PATH site_packages)
+  find_path(NCCL_INCLUDE_DIR nccl.h
+    HINTS "${site_packages}/nvidia/nccl/include" "${site_packages}/nvidia/cu13/include")
+  if(NCCL_INCLUDE_DIR)
+    set(ACCELERANT_WITH_NCCL ON)
+  endif()
+endif()
+message(STATUS "NCCL: ${ACCELERANT_WITH_NCCL}")

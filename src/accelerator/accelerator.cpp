@@ -7,6 +7,7 @@
 
 #include "accelerant/accelerator/clear_device_cache.h"
 #include "accelerant/core/error.h"
+#include "accelerant/dist/collectives.h"
 #include "accelerator/core.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
@@ -30,8 +31,8 @@ Epochs Accelerator::epochs(int64_t count) const {
 }
 
 NoSyncScope Accelerator::no_sync(const ModelBase& model) {
-  model.state();
-  return {};
+  require_own(model);
+  return NoSyncScope(model.state_);
 }
 
 AutocastScope Accelerator::autocast() const { return autocast(options().autocast); }
@@ -111,6 +112,12 @@ void Accelerator::print_line(const std::string& line) {
 
 void Accelerator::set_trigger() { core_->trigger = true; }
 
-bool Accelerator::check_trigger() { return std::exchange(core_->trigger, false); }
+bool Accelerator::check_trigger() {
+  return dist::any(*core_->world, std::exchange(core_->trigger, false));
+}
+
+const dist::World& Accelerator::world() const { return *core_->world; }
+
+void Accelerator::end_training() { core_->world->close(); }
 
 }  // namespace accelerant

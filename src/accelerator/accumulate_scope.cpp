@@ -5,6 +5,7 @@
 
 #include "accelerant/core/log.h"
 #include "accelerator/core.h"
+#include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
 
 namespace accelerant {
@@ -66,5 +67,11 @@ AccumulateScope::~AccumulateScope() {
 bool AccumulateScope::sync_gradients() const { return window_->complete; }
 
 int64_t AccumulateScope::micro_step() const { return window_->micro_steps; }
+
+NoSyncScope::NoSyncScope(std::shared_ptr<detail::ModelState> model) : model_(std::move(model)) {
+  model_->enter_no_sync();
+}
+
+NoSyncScope::~NoSyncScope() { model_->leave_no_sync(); }
 
 }  // namespace accelerant

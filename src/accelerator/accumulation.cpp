@@ -1,5 +1,6 @@
 #include "accelerator/accumulation.h"
 
+#include <ATen/ops/scalar_tensor.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -55,8 +56,36 @@ void check_items(const at::Tensor& num_items, const at::Tensor& loss_sum) {
   }
 }
 
-// At least one, so that a batch without items divides nothing by zero.
-at::Tensor at_least_one(const at::Tensor& items) { return items.clamp_min(1); }
+// No items count as one, so that nothing is divided by zero.
+double or_one(double items) { return items == 0 ? 1.0 : items; }
+at::Tensor or_one(const at::Tensor& items) { return items.masked_fill(items.eq(0), 1); }
+
+double averaged(double items, const MeanOverProcesses& mean) {
+  if (!mean) return items;
+  return mean(at::scalar_tensor(items, at::kDouble)).item<double>();
+}
+
+at::Tensor averaged(const at::Tensor& items, const MeanOverProcesses& mean) {
+  const at::Tensor number = items.to(at::kDouble);
+  return mean ? mean(number) : number;
+}
+
+void add(Gathered::Items& items, const at::Tensor& more) {
+  items.on_device = items.on_device.defined() ? items.on_device.add(more) : more;
+}
+
+// One exchange, or none: processes run the same backwards, with numbers of their own.
+void average_items(Gathered& gathered, const MeanOverProcesses& mean) {
+  if (gathered.own_backwards == 0) return;
+  Gathered::Items& own = gathered.own_items;
+  if (own.on_device.defined()) {
+    add(gathered.items, averaged(own.on_device.add(own.on_host), mean));
+  } else {
+    gathered.items.on_host += averaged(own.on_host, mean);
+  }
+  own = {};
+  gathered.own_backwards = 0;
+}
 
 }  // namespace
 
@@ -113,40 +142,49 @@ at::Tensor weigh_mean(Window* window, const at::Tensor& loss) {
   return divided(loss, window->gathered.divisor);
 }
 
-at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, int64_t num_items) {
+at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, int64_t num_items,
+                       const MeanOverProcesses& mean) {
   if (num_items < 0) refuse_items("0 or more", c10::str(num_items));
-  const auto items = static_cast<double>(num_items);
-  if (window == nullptr) return divided(loss_sum, std::max(items, 1.0));
+  const auto own = static_cast<double>(num_items);
+  if (window == nullptr) return divided(loss_sum, or_one(averaged(own, mean)));
   Gathered& gathered = window->gathered;
-  if (gathered.form == Gathered::Form::none) {
+  const bool first = gathered.form == Gathered::Form::none;
+  take_form(gathered, Gathered::Form::items);
+  if (first) {
     // Until the total is known, as if all micro-steps were like the first. Keeps fp16 gradients in
-    // the range of a mean.
-    gathered.divisor *= std::max(items, 1.0);
+    // the range of a mean, and needs no correction where the first is the only one.
+    gathered.items.on_host = averaged(own, mean);
+    gathered.divisor *= or_one(gathered.items.on_host);
+  } else {
+    gathered.own_items.on_host += own;
+    ++gathered.own_backwards;
   }
-  take_form(gathered, Gathered::Form::items);
-  gathered.items += items;
   if (gathered.device_divisor.defined()) return loss_sum.div(gathered.device_divisor);
   return divided(loss_sum, gathered.divisor);
 }
 
-at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, const at::Tensor& num_items) {
+at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, const at::Tensor& num_items,
+                       const MeanOverProcesses& mean) {
   check_items(num_items, loss_sum);
-  if (num_items.is_cpu()) return weigh_items(window, loss_sum, num_items.item<int64_t>());
+  if (num_items.is_cpu()) return weigh_items(window, loss_sum, num_items.item<int64_t>(), mean);
 
-  const at::Tensor items = num_items.detach().reshape({});
-  if (window == nullptr) return loss_sum.div(at_least_one(items));
+  const at::Tensor own = num_items.detach().reshape({});
+  if (window == nullptr) return loss_sum.div(or_one(averaged(own, mean)).to(at::kFloat));
   Gathered& gathered = window->gathered;
-  if (gathered.form == Gathered::Form::none) {
-    gathered.device_divisor = at_least_one(items).to(at::kFloat).mul(gathered.divisor);
-  }
+  const bool first = gathered.form == Gathered::Form::none;
   take_form(gathered, Gathered::Form::items);
-  gathered.device_items =
-      gathered.device_items.defined() ? gathered.device_items.add(items) : items.clone();
+  if (first) {
+    gathered.items.on_device = averaged(own, mean);
+    gathered.device_divisor = or_one(gathered.items.on_device).mul(gathered.divisor).to(at::kFloat);
+  } else {
+    add(gathered.own_items, own.to(at::kDouble));
+    ++gathered.own_backwards;
+  }
   if (gathered.device_divisor.defined()) return loss_sum.div(gathered.device_divisor);
   return divided(loss_sum, gathered.divisor);
 }
 
-Correction correction_of(const Gathered& gathered) {
+Correction correction_of(Gathered& gathered, const MeanOverProcesses& mean) {
   switch (gathered.form) {
     case Gathered::Form::none:
       return {};
@@ -156,10 +194,10 @@ Correction correction_of(const Gathered& gathered) {
     case Gathered::Form::items:
       break;
   }
-  if (!gathered.device_items.defined()) {
-    return {.factor = gathered.divisor / std::max(gathered.items, 1.0)};
-  }
-  const at::Tensor total = at_least_one(gathered.device_items.to(at::kDouble).add(gathered.items));
+  average_items(gathered, mean);
+  const Gathered::Items& items = gathered.items;
+  if (!items.on_device.defined()) return {.factor = gathered.divisor / or_one(items.on_host)};
+  const at::Tensor total = or_one(items.on_device.add(items.on_host));
   const at::Tensor factor = gathered.device_divisor.defined()
                                 ? gathered.device_divisor.to(at::kDouble).div(total)
                                 : total.reciprocal().mul(gathered.divisor);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -26,6 +27,10 @@ struct WindowRules {
   bool sync_with_dataloader = true;
 };
 
+// The mean of a float64 number over all processes, which all call this at the same time. Empty with one
+// process.
+using MeanOverProcesses = std::function<at::Tensor(const at::Tensor& number)>;
+
 // What the gradients must be multiplied by. On the device where the number is only known there.
 struct Correction {
   double factor = 1.0;
@@ -45,8 +50,15 @@ struct Gathered {
   Form form = Form::none;
   double divisor = 1.0;            // that losses were divided by
   at::Tensor device_divisor = {};  // in its place, where the first number of items lay on a device
-  double items = 0;                // so far, as far as the host knows
-  at::Tensor device_items = {};    // to be added to them
+  // Items so far. Gradients are averaged over the processes, so items are too: in the first backward,
+  // and the others together when the correction is asked for.
+  struct Items {
+    double on_host = 0;
+    at::Tensor on_device = {};  // to be added; may be undefined
+  };
+  Items items = {};           // mean over the processes
+  Items own_items = {};       // of this process, not yet averaged
+  int64_t own_backwards = 0;  // that these are from
 
   // Tensors whose gradients the correction has been applied to.
   std::unordered_set<const c10::TensorImpl*> corrected = {};
@@ -85,14 +97,16 @@ void start_over(Window& window, const WindowRules& rules, const LoaderProgress& 
 at::Tensor weigh_mean(Window* window, const at::Tensor& loss);
 
 // As above for a sum over items. A tensor has one element, of an integral type, on any device.
-at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, const at::Tensor& num_items);
-at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, int64_t num_items);
+at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, const at::Tensor& num_items,
+                       const MeanOverProcesses& mean);
+at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, int64_t num_items,
+                       const MeanOverProcesses& mean);
 
 // A backward begins whose gradients the window gathers.
 void note_backward(Window& window);
 
-// For the gradients of a complete window.
-Correction correction_of(const Gathered& gathered);
+// For the gradients of a complete window. Items that are not yet averaged over the processes are now.
+Correction correction_of(Gathered& gathered, const MeanOverProcesses& mean);
 
 // All windows of an Accelerator.
 class Accumulation {

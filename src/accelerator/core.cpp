@@ -1,21 +1,49 @@
 #include "accelerator/core.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "accelerant/core/error.h"
+#include "accelerant/dist/collectives.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/resolve_options.h"
+#include "dist/network.h"
 
 namespace accelerant::detail {
+namespace {
+
+// Processes of one machine that use all of its cores each only get in each other's way.
+void share_cores(const dist::Environment& environment) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  at::set_num_threads(dist::threads_per_process(environment));
+}
+
+}  // namespace
 
 Core::Core(AcceleratorOptions given)
-    : options(resolve(std::move(given))),
-      environment(dist::Environment::detect()),
+    : environment(dist::Environment::detect()),
+      options(resolve(std::move(given), environment)),
       scaler(options.scaler) {
   // Better refused now than at the first forward.
   if (const auto autocast = autocast_options(options.autocast)) AutocastGuard{*autocast};
+  if (environment.use_distributed()) {
+    environment.distributed_type = options.device->is_cpu() ? dist::DistributedType::multi_cpu
+                                                            : dist::DistributedType::multi_gpu;
+    share_cores(environment);
+  }
+  world = dist::World::join(environment, options.process_group, *options.device);
+  if (world->is_connected()) batch_channel = data::batch_channel(world);
+  if (world->is_connected() && scaler.is_enabled()) {
+    // Gradients that are exchanged overflow everywhere at once, but not all are: those of loose
+    // tensors, and those of models that are not synchronised all the time.
+    scaler.set_found_inf_reduction([this](at::Tensor& found_inf) {
+      dist::all_reduce_(*world, found_inf, dist::Reduction::max);
+    });
+  }
 }
 
 WindowRules Core::window_rules() const {
@@ -38,6 +66,22 @@ std::optional<AutocastOptions> Core::autocast_options(const AutocastSettings& se
       .dtype = *options.mixed_precision == Precision::fp16 ? at::kHalf : at::kBFloat16,
       .enabled = settings.enabled,
       .cache_enabled = settings.cache_enabled};
+}
+
+MeanOverProcesses Core::mean_over_processes() const {
+  if (!world->is_connected()) return {};
+  if (joining) {
+    throw Error(ErrorDetails{
+        .problem = "backward(loss_sum, num_items) cannot be used inside join_uneven_inputs()",
+        .expected = "all processes, to add their numbers of items up",
+        .got = "a loop that some of them may have ended",
+        .hint = "use backward(loss), or even batches"});
+  }
+  return [this](const at::Tensor& number) {
+    at::Tensor mean = number.clone();
+    dist::all_reduce_(*world, mean, dist::Reduction::mean);
+    return mean;
+  };
 }
 
 void Core::update_scaler_if_due() {

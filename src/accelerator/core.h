@@ -10,8 +10,10 @@
 #include "accelerant/accelerator/accelerator_options.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
+#include "accelerant/data/batch_channel.h"
 #include "accelerant/data/loader_state.h"
 #include "accelerant/dist/environment.h"
+#include "accelerant/dist/world.h"
 #include "accelerator/accumulation.h"
 #include "accelerator/registry.h"
 
@@ -38,6 +40,8 @@ struct Core {
   // The autocast that mixed precision asks for; empty without it.
   std::optional<AutocastOptions> autocast_options(const AutocastSettings& settings) const;
 
+  MeanOverProcesses mean_over_processes() const;
+
   // Ends the scaler's iteration if an optimizer was unscaled or stepped since the last one, no
   // window is still gathering, and no unscaled gradients wait for their step.
   void update_scaler_if_due();
@@ -49,14 +53,23 @@ struct Core {
   std::vector<std::shared_ptr<OptimizerState>> owners_of(
       const std::vector<at::Tensor>& tensors) const;
 
-  AcceleratorOptions options;
   dist::Environment environment;
+  AcceleratorOptions options;
+  std::shared_ptr<dist::World> world;                 // connected with several processes
+  std::shared_ptr<data::BatchChannel> batch_channel;  // null with one process
   GradScaler scaler;
   Accumulation accumulation;
   bool manual_sync = true;         // sync_gradients for optimizers outside of all windows
   bool scaler_has_checks = false;  // an optimizer was unscaled or stepped since its last update
   int64_t backwards = 0;           // run so far
+
+  // The last backward that exchanged gradients: when it ended, and how long this process had waited for others
+  // by then. In seconds.
+  std::optional<double> last_backward_end = std::nullopt;
+  double waited_at_last_backward = 0;
+
   bool trigger = false;
+  bool joining = false;  // inside join_uneven_inputs(): not all processes may be there
   bool warned_of_missing_window = false;
 
   Registry<ModelState> models;

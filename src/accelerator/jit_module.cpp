@@ -62,33 +62,35 @@ class JitModuleAccess : public ModuleAccess {
   torch::jit::Module module_;  // a handle of its own, on the same module
 };
 
-// to_float32 for values whose structure is known at run time only.
-c10::IValue to_float32(const c10::IValue& value) {
-  if (value.isTensor()) return accelerant::to_float32(value.toTensor());
+// map_tensors for values whose structure is known at run time only.
+template <class F>
+c10::IValue map_tensors(const c10::IValue& value, F& f) {
+  if (value.isTensor()) return f(value.toTensor());
   if (value.isTuple()) {
     const auto tuple = value.toTuple();
     std::vector<c10::IValue> elements;
-    for (const c10::IValue& element : tuple->elements()) elements.push_back(to_float32(element));
+    for (const c10::IValue& element : tuple->elements())
+      elements.push_back(map_tensors(element, f));
     // The type carries the names of a named tuple.
     return c10::ivalue::Tuple::createNamed(std::move(elements), tuple->type());
   }
   if (value.isTensorList()) {
     c10::List<at::Tensor> tensors;
     for (const at::Tensor& tensor : value.toTensorVector()) {
-      tensors.push_back(accelerant::to_float32(tensor));
+      tensors.push_back(f(tensor));
     }
     return tensors;
   }
   if (value.isList()) {
     const auto list = value.toList();
     auto result = c10::impl::GenericList(list.elementType());
-    for (std::size_t i = 0; i < list.size(); ++i) result.push_back(to_float32(list.get(i)));
+    for (std::size_t i = 0; i < list.size(); ++i) result.push_back(map_tensors(list.get(i), f));
     return result;
   }
   if (value.isGenericDict()) {
     const auto dict = value.toGenericDict();
     auto result = c10::impl::GenericDict(dict.keyType(), dict.valueType());
-    for (const auto& entry : dict) result.insert(entry.key(), to_float32(entry.value()));
+    for (const auto& entry : dict) result.insert(entry.key(), map_tensors(entry.value(), f));
     return result;
   }
   return value;
@@ -107,9 +109,19 @@ torch::jit::Module& Model<torch::jit::Module>::module() const {
 }
 
 c10::IValue Model<torch::jit::Module>::forward_values(std::vector<c10::IValue> inputs) const {
-  const detail::ForwardScope scope(state());
+  detail::ForwardScope scope(state());
   c10::IValue output = module().forward(std::move(inputs));
-  return scope.casts_outputs() ? detail::to_float32(output) : output;
+  if (!scope.casts_outputs() && !scope.is_parallel()) return output;
+  std::vector<at::Tensor> tensors;
+  const auto collect = [&](const at::Tensor& tensor) {
+    tensors.push_back(scope.casts_outputs() ? to_float32(tensor) : tensor);
+    return tensor;
+  };
+  detail::map_tensors(output, collect);
+  if (scope.is_parallel()) tensors = scope.finish(std::move(tensors));
+  std::size_t next = 0;
+  const auto replace = [&](const at::Tensor&) { return tensors[next++]; };
+  return detail::map_tensors(output, replace);
 }
 
 }  // namespace accelerant

@@ -86,17 +86,54 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   parameters_ = named.values();
   require_device(parameters_, *core);
 
+  if (core->world->is_connected()) {
+    module_->connect(core->world);
+    if (!options.evaluation_mode) make_parallel(*core, named);
+  }
+
   // Names for overflow reports; the first model needs nothing to tell it from others.
   const std::size_t number = core->models.all().size();
   core->scaler.name_parameters(named, number == 0 ? "" : c10::str("model_", number, "."));
+}
+
+void ModelState::make_parallel(const Core& core, const StateDict& named) {
+  const bool trained =
+      std::any_of(parameters_.begin(), parameters_.end(),
+                  [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+  if (!trained) return;
+  const auto sparse = module_->sparse_parameters();
+  std::vector<dist::NamedParameter> parameters;
+  for (const auto& item : named) {
+    parameters.push_back({.name = item.key(),
+                          .value = item.value(),
+                          .sparse_gradient = sparse.contains(item.value().unsafeGetTensorImpl())});
+  }
+  parallel_ = std::make_unique<dist::DataParallel>(
+      core.world, parameters, [this] { return module_->named_buffers().values(); },
+      core.options.data_parallel);
+}
+
+bool ModelState::synchronises(const Core& core) const {
+  if (no_sync_depth_ > 0) return false;
+  const Window* window = core.accumulation.open();
+  if (window == nullptr || window->complete) return true;
+  if (core.options.gradient_accumulation.sync_each_batch) return true;
+  const bool concerned = window->models.empty() ||
+                         std::binary_search(window->models.begin(), window->models.end(), this);
+  return !concerned;
 }
 
 ModelState::~ModelState() {
   if (const auto core = core_.lock()) core->accumulation.forget(*this);
 }
 
-ForwardScope::ForwardScope(const ModelState& state) {
+ForwardScope::ForwardScope(ModelState& state) : state_(state) {
   const auto core = state.core();
+  if (dist::DataParallel* parallel = state.parallel()) {
+    is_parallel_ = true;
+    synchronises_ = state.synchronises(*core);
+    parallel->before_forward(synchronises_);
+  }
   auto autocast = core->autocast_options(core->options.autocast);
   if (!autocast) return;
   require_device(state.parameters(), *core);
@@ -107,6 +144,11 @@ ForwardScope::ForwardScope(const ModelState& state) {
   }
   autocast_.emplace(*autocast);
   casts_outputs_ = true;
+}
+
+std::vector<at::Tensor> ForwardScope::finish(std::vector<at::Tensor> outputs) {
+  if (at::GradMode::is_enabled() && !synchronises_) state_.set_local_forward(true);
+  return state_.parallel()->after_forward(std::move(outputs), synchronises_);
 }
 
 }  // namespace accelerant::detail

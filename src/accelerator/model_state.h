@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "accelerant/accelerator/model.h"
+#include "accelerant/dist/data_parallel.h"
 #include "accelerator/core.h"
 #include "accelerator/module_access.h"
 
@@ -21,6 +22,19 @@ class ModelState {
   std::shared_ptr<Core> core() const { return require_core(core_); }
   ModuleAccess& module() const { return *module_; }
 
+  // Null with one process, and for models that are not trained.
+  dist::DataParallel* parallel() const { return parallel_.get(); }
+
+  // Whether the gradients of a forward that begins now are to be exchanged: not inside no_sync(), and
+  // not in the middle of a window.
+  bool synchronises(const Core& core) const;
+  void enter_no_sync() { ++no_sync_depth_; }
+  void leave_no_sync() { --no_sync_depth_; }
+
+  // A forward that was not to be synchronised waits for its backward.
+  bool has_local_forward() const { return has_local_forward_; }
+  void set_local_forward(bool waits) { has_local_forward_ = waits; }
+
   // As they were when the model was prepared.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
@@ -28,9 +42,14 @@ class ModelState {
   void forget() { core_.reset(); }
 
  private:
+  void make_parallel(const Core& core, const StateDict& named);
+
   std::weak_ptr<Core> core_;
   std::unique_ptr<ModuleAccess> module_;
   std::vector<at::Tensor> parameters_;
+  std::unique_ptr<dist::DataParallel> parallel_;
+  int no_sync_depth_ = 0;
+  bool has_local_forward_ = false;
 };
 
 }  // namespace accelerant::detail

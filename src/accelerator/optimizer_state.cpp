@@ -11,6 +11,7 @@
 #include <map>
 
 #include "accelerant/core/error.h"
+#include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_placement.h"
 
@@ -28,10 +29,6 @@ bool any_parameter(torch::optim::Optimizer& optimizer, F&& f) {
   return false;
 }
 
-void mix(std::size_t& fingerprint, std::size_t value) {
-  fingerprint = (fingerprint ^ value) * 0x100000001b3ULL;
-}
-
 // Another number when parameters come, go or are replaced.
 std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
   std::size_t fingerprint = 1;
@@ -46,10 +43,7 @@ std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
 std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer) {
   std::size_t fingerprint = 0;
   any_parameter(optimizer, [&](const at::Tensor& parameter) {
-    const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) return false;
-    mix(fingerprint, reinterpret_cast<std::uintptr_t>(gradient.unsafeGetTensorImpl()));
-    mix(fingerprint, static_cast<std::size_t>(gradient._version()) + 1);
+    mix_gradient(fingerprint, parameter);
     return false;
   });
   return fingerprint;
@@ -58,6 +52,23 @@ std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer) {
 bool has_gradients(torch::optim::Optimizer& optimizer) {
   return any_parameter(optimizer,
                        [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+}
+
+// libtorch's own zero_grad detaches gradients even where it drops them, which those that are views of the
+// buffers of an exchange do not allow.
+void clear_gradients(torch::optim::Optimizer& optimizer, bool set_to_none = true) {
+  any_parameter(optimizer, [&](at::Tensor& parameter) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) return false;
+    if (set_to_none) {
+      gradient.reset();
+    } else {
+      if (gradient.grad_fn()) gradient.detach_();
+      gradient.requires_grad_(false);
+      gradient.zero_();
+    }
+    return false;
+  });
 }
 
 bool contains_any(const std::unordered_set<const c10::TensorImpl*>& set,
@@ -169,7 +180,7 @@ void OptimizerState::zero_grad(bool set_to_none) {
       window_ ? has_used_gradients() || (window_->complete && window_->micro_steps <= 1)
               : is_at_boundary();
   if (!may_clear) return;
-  optimizer_->zero_grad(set_to_none);
+  clear_gradients(*optimizer_, set_to_none);
   give_up_step();
   if (window_ && window_->complete) window_->gathered.used = true;
 }
@@ -179,7 +190,7 @@ void OptimizerState::give_up_step() {
 }
 
 void OptimizerState::drop_gradients() {
-  optimizer_->zero_grad();
+  clear_gradients(*optimizer_);
   give_up_step();
 }
 
@@ -216,7 +227,8 @@ void OptimizerState::finish_gradients() {
 
 void OptimizerState::correct_gradients() {
   if (!window_) return;
-  const Correction correction = correction_of(window_->gathered);
+  const Correction correction =
+      correction_of(window_->gathered, require_core(core_)->mean_over_processes());
   if (!correction.is_needed()) return;
   auto& corrected = window_->gathered.corrected;
   std::vector<at::Tensor> gradients;

@@ -3,9 +3,11 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/core/error.h"
+#include "accelerant/dist/objects.h"
 #include "accelerator/core.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
@@ -127,6 +129,8 @@ data::Placement Accelerator::placement() const {
           .num_processes = num_processes(),
           .split_batches = given.split_batches,
           .even_batches = given.even_batches,
+          .dispatch_batches = given.dispatch_batches,
+          .channel = core_->batch_channel,
           .seed = given.seed,
           .workers = given.workers,
           .prefetch = given.prefetch,
@@ -140,6 +144,16 @@ data::Placement Accelerator::placement() const {
               std::erase(core->active_loaders, &loader);
             }
           }};
+}
+
+// Processes must go through the data in the same order, so all take the seed of the main one.
+data::Placement Accelerator::placement_of(const data::LoaderHandle& loader) const {
+  data::Placement result = placement();
+  if (!core_->world->is_connected()) return result;
+  nlohmann::json seed = result.seed.value_or(loader.seed());
+  dist::broadcast_object(*core_->world, seed);
+  result.seed = seed.get<uint64_t>();
+  return result;
 }
 
 const std::any* Accelerator::find_loader(const void* original) const {

@@ -86,7 +86,7 @@ std::optional<c10::Device> device_from_environment() {
   }
 }
 
-c10::Device choose_device(const AcceleratorOptions& options) {
+c10::Device choose_device(const AcceleratorOptions& options, const dist::Environment& environment) {
   if (*options.cpu) {
     if (options.device && !options.device->is_cpu()) {
       throw Error(ErrorDetails{.problem = "The options contradict each other",
@@ -97,7 +97,7 @@ c10::Device choose_device(const AcceleratorOptions& options) {
   }
   std::optional<c10::Device> device = options.device;
   if (!device) device = device_from_environment();
-  if (!device) device = compat::is_present(c10::kCUDA) ? c10::Device(c10::kCUDA, 0) : c10::kCPU;
+  if (!device) device = compat::is_present(c10::kCUDA) ? c10::Device(c10::kCUDA) : c10::kCPU;
   if (!compat::is_present(device->type())) {
     throw Error(ErrorDetails{.problem = c10::str("The device ", *device, " cannot be used"),
                              .expected = "a device of this machine",
@@ -106,6 +106,12 @@ c10::Device choose_device(const AcceleratorOptions& options) {
   }
   if (!device->is_cpu()) {
     const auto* guard = c10::impl::getDeviceGuardImpl(device->type());
+    if (!device->has_index() && environment.use_distributed()) {
+      // Processes that are more than the GPUs share them.
+      const auto index =
+          environment.local_process_index % std::max<int64_t>(guard->deviceCount(), 1);
+      device->set_index(static_cast<c10::DeviceIndex>(index));
+    }
     if (!device->has_index()) device->set_index(guard->getDevice().index());
     if (device->index() >= guard->deviceCount()) {
       throw Error(ErrorDetails{.problem = c10::str("The device ", *device, " cannot be used"),
@@ -125,12 +131,12 @@ void require_at_least(int64_t least, const std::optional<int64_t>& value, const 
 
 }  // namespace
 
-AcceleratorOptions resolve(AcceleratorOptions options) {
+AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& environment) {
   if (!options.cpu) {
     // A device asked for in the program is not overruled by the environment.
     options.cpu = options.device ? false : cpu_from_environment().value_or(false);
   }
-  options.device = choose_device(options);
+  options.device = choose_device(options, environment);
 
   if (!options.mixed_precision) options.mixed_precision = precision_from_environment();
   if (!options.mixed_precision) options.mixed_precision = Precision::no;

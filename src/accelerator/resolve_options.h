@@ -2,11 +2,12 @@
 #pragma once
 
 #include "accelerant/accelerator/accelerator_options.h"
+#include "accelerant/dist/environment.h"
 
 namespace accelerant::detail {
 
 // Fills what was left out from the environment and the defaults, and checks everything. An explicit
-// option wins over the environment, which is then not even read.
-AcceleratorOptions resolve(AcceleratorOptions options);
+// option wins over the environment variable, which is then not even read.
+AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& environment);
 
 }  // namespace accelerant::detail

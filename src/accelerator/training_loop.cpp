@@ -8,6 +8,7 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerator/core.h"
+#include "accelerator/gradient_exchange.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
 
@@ -53,8 +54,11 @@ void run_backward(Core& core, Window* window, const at::Tensor& loss,
                   const BackwardOptions& options) {
   // Set before: part of the gradients may be there even if autograd throws.
   if (window != nullptr) detail::note_backward(*window);
-  torch::autograd::backward({core.scaler.scale(loss)}, {options.gradient}, options.retain_graph,
-                            options.create_graph, options.inputs);
+  const at::Tensor scaled = core.scaler.scale(loss);
+  detail::run_exchanging(core, scaled, options.create_graph, [&] {
+    torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,
+                              options.create_graph, options.inputs);
+  });
 }
 
 // Gradients that no prepared optimizer owns keep the loss scale, and cannot be clipped by it.
@@ -96,13 +100,17 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
 void Accelerator::backward(const at::Tensor& loss_sum, int64_t num_items,
                            const BackwardOptions& options) {
   Window* window = begin_backward(*core_, loss_sum, options);
-  run_backward(*core_, window, detail::weigh_items(window, loss_sum, num_items), options);
+  run_backward(*core_, window,
+               detail::weigh_items(window, loss_sum, num_items, core_->mean_over_processes()),
+               options);
 }
 
 void Accelerator::backward(const at::Tensor& loss_sum, const at::Tensor& num_items,
                            const BackwardOptions& options) {
   Window* window = begin_backward(*core_, loss_sum, options);
-  run_backward(*core_, window, detail::weigh_items(window, loss_sum, num_items), options);
+  run_backward(*core_, window,
+               detail::weigh_items(window, loss_sum, num_items, core_->mean_over_processes()),
+               options);
 }
 
 AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& models) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
+#include "core/launched_rank.h"
 
 namespace accelerant {
 namespace {
@@ -57,16 +58,6 @@ std::optional<std::string_view> cut_after(std::string_view& text, std::string_vi
   return rest;
 }
 
-// The rank that the launcher of this process gave it, in the variables of torchrun, Open MPI,
-// MPICH, MVAPICH, PMIx and Slurm.
-std::optional<int64_t> rank_of_this_process() {
-  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK",
-                           "PMIX_RANK", "SLURM_PROCID"}) {
-    if (const char* value = std::getenv(name)) return parse_number(value);
-  }
-  return std::nullopt;
-}
-
 bool read_action(std::string_view text, Rule& rule) {
   if (text.starts_with("sleep=")) {
     const auto milliseconds = parse_number(text.substr(6));
@@ -101,7 +92,7 @@ void read_rule(std::string_view whole, Rules& rules) {
   if (const auto rank = cut_after(text, "/rank=")) {
     const auto wanted = parse_number(*rank);
     if (!wanted) refuse(whole);
-    concerns_this_process = rank_of_this_process() == wanted;
+    concerns_this_process = parse_number(launched_rank()) == wanted;
   }
   if (const auto hit = cut_after(text, "@")) {
     rule.hit = parse_number(*hit);

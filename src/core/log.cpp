@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "core/launched_rank.h"
+
 namespace accelerant {
 namespace {
 
@@ -44,8 +46,8 @@ void write_to_stderr(LogLevel level, std::string_view message) {
   static const std::unique_ptr<spdlog::logger> logger = [] {
     auto made = std::make_unique<spdlog::logger>("accelerant",
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
-    const char* rank = std::getenv("RANK");
-    const std::string who = rank == nullptr ? "" : std::string(" rank ") + rank;
+    const std::string rank = launched_rank();
+    const std::string who = rank.empty() ? "" : " rank " + rank;
     made->set_pattern("[accelerant" + who + "] %l: %v");
     set_level_from_environment(*made);
     return made;
@@ -65,6 +67,11 @@ void log(LogLevel level, std::string_view message) {
     handler = current_handler;
   }
   handler ? handler(level, message) : write_to_stderr(level, message);
+}
+
+void log_on_main(LogLevel level, std::string_view message) {
+  static const std::string rank = launched_rank();
+  if (rank.empty() || rank == "0") log(level, message);
 }
 
 LogHandler set_log_handler(LogHandler handler) {

@@ -23,6 +23,12 @@ EpochPlan::EpochPlan(std::vector<int64_t> order, Sharding sharding, bool may_rep
       repeats_(may_repeat ? count_repeats(*order_) : nullptr),
       sharding_(std::move(sharding)) {}
 
+EpochPlan EpochPlan::for_rank(int64_t rank) const {
+  EpochPlan other = *this;
+  other.sharding_ = sharding_.for_rank(rank);
+  return other;
+}
+
 std::vector<int64_t> EpochPlan::indices(int64_t step) const {
   std::vector<int64_t> indices = sharding_.positions(step);
   for (int64_t& index : indices) index = (*order_)[static_cast<std::size_t>(index)];

@@ -30,14 +30,14 @@ void check_stream(const LoaderOptions& options, const Placement& placement, Sour
          "another one");
   refuse(kind == SourceKind::batch_stream && options.drop_last,
          "A stream of ready batches is handed out as it is", "drop_last = false", "true");
-  refuse(placement.num_processes > 1, "Streams cannot be shared between processes",
-         "1 process, or a data set with get(index)", "more processes");
+  refuse(kind == SourceKind::batch_stream && placement.split_batches && placement.num_processes > 1,
+         "Ready batches cannot be split between the processes", "split_batches = false", "true");
 }
 
 }  // namespace
 
-void check_options(const LoaderOptions& options, const Placement& placement, SourceKind kind,
-                   std::optional<int64_t> dataset_length) {
+void check_options(const LoaderOptions& options, const Placement& placement,
+                   const SourceTraits& traits) {
   require_at_least(1, "The batch_size of a loader is too small", options.batch_size);
   constexpr int64_t most = int64_t{1} << 40;  // so that products of it with other numbers fit
   if (options.batch_size > most) {
@@ -49,20 +49,30 @@ void check_options(const LoaderOptions& options, const Placement& placement, Sou
                    placement.workers.value_or(options.workers));
   require_at_least(1, "The prefetch of a loader is too small",
                    placement.prefetch.value_or(options.prefetch));
-  if (kind != SourceKind::indexed) return check_stream(options, placement, kind);
-  if (!dataset_length) {
+  if (traits.kind != SourceKind::indexed) return check_stream(options, placement, traits.kind);
+  if (!traits.size) {
     throw Error(ErrorDetails{.problem = "A loader needs to know how many samples there are",
                              .expected = "a data set whose size() gives a number",
                              .got = "nothing",
                              .hint = "make it a stream (next()) if it has no length"});
   }
-  require_at_least(0, "A data set cannot have so few samples", *dataset_length);
+  require_at_least(0, "A data set cannot have so few samples", *traits.size);
   refuse(options.sampler && options.shuffle, "A loader got two orders", "sampler or shuffle",
          "both");
   refuse(options.batch_sampler &&
              (options.batch_size != 1 || options.shuffle || options.drop_last || options.sampler),
          "A batch sampler makes the batches by itself",
          "no batch_size, shuffle, drop_last or sampler beside batch_sampler", "one of them");
+}
+
+void check_channel(const Placement& placement) {
+  if (placement.channel) return;
+  throw Error(ErrorDetails{
+      .problem = "Rank 0 is to read for all processes, but the loader cannot send batches",
+      .expected = "a channel in its Placement (see data/batch_channel.h), as Accelerator::prepare "
+                  "gives it",
+      .got = "none",
+      .hint = "set dispatch_batches to false if every process can read the data set"});
 }
 
 void check_order_length(const std::vector<int64_t>& order, int64_t size) {
@@ -103,6 +113,17 @@ LoaderPosition read_state(const json& state, std::optional<int64_t> dataset_leng
                 "begin an epoch anew"});
   }
   return result;
+}
+
+void check_same_parts(const json& state, const LoaderPosition& loaded, int64_t num_processes) {
+  if (loaded.position == 0) return;
+  const int64_t saved = state.value("num_processes", int64_t{1});
+  if (saved == num_processes) return;
+  throw Error(ErrorDetails{
+      .problem = "The state of a loader is of other parts of the data set",
+      .expected = std::to_string(saved) + " processes, for a stream that shards itself",
+      .got = std::to_string(num_processes),
+      .hint = "use set_epoch to begin an epoch anew"});
 }
 
 }  // namespace accelerant::data

@@ -12,8 +12,10 @@
 
 namespace accelerant::data {
 
-void check_options(const LoaderOptions& options, const Placement& placement, SourceKind kind,
-                   std::optional<int64_t> dataset_length);
+void check_options(const LoaderOptions& options, const Placement& placement,
+                   const SourceTraits& traits);
+// What rank 0 needs to read for all.
+void check_channel(const Placement& placement);
 
 // A sampler must give what it says and what the data set has.
 void check_order_length(const std::vector<int64_t>& order, int64_t size);
@@ -27,5 +29,8 @@ struct LoaderPosition {
 
 // The state that state_dict wrote.
 LoaderPosition read_state(const nlohmann::json& state, std::optional<int64_t> dataset_length);
+// Parts that a data set makes by itself are others with another number of processes.
+void check_same_parts(const nlohmann::json& state, const LoaderPosition& loaded,
+                      int64_t num_processes);
 
 }  // namespace accelerant::data

@@ -7,6 +7,8 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "accelerant/data/batch_channel.h"
+#include "accelerant/data/source.h"
 #include "data/loader_checks.h"
 #include "data/torch_random.h"
 
@@ -14,8 +16,17 @@ namespace accelerant::data {
 
 using nlohmann::json;
 
-LoaderState::LoaderState(const LoaderOptions& options, const Placement& placement, SourceKind kind,
-                         std::optional<int64_t> dataset_length)
+namespace {
+
+bool reads_on_rank_0(const Placement& placement, const SourceTraits& traits) {
+  return placement.num_processes > 1 &&
+         placement.dispatch_batches.value_or(traits.read_by_one_process);
+}
+
+}  // namespace
+
+LoaderState::LoaderState(const LoaderOptions& options, const Placement& placement,
+                         const SourceTraits& traits)
     : options_(options),
       sharding_{.batch_size = options.batch_size,
                 .drop_last = options.drop_last,
@@ -24,24 +35,29 @@ LoaderState::LoaderState(const LoaderOptions& options, const Placement& placemen
                 .split_batches = placement.split_batches,
                 // One process has nobody to keep in step with, so its last batch stays short.
                 .even_batches = placement.even_batches && placement.num_processes > 1},
-      kind_(kind),
+      kind_(traits.kind),
+      shards_itself_(traits.shards_itself && placement.num_processes > 1 &&
+                     !reads_on_rank_0(placement, traits)),
+      dispatched_(reads_on_rank_0(placement, traits)),
+      channel_(placement.channel),
       may_repeat_(options.sampler != nullptr || options.batch_sampler != nullptr),
-      dataset_length_(dataset_length),
+      // The size of a part says nothing about the others.
+      dataset_length_(shards_itself_ ? std::nullopt : traits.size),
       seed_(placement.seed ? placement.seed : options.seed) {
-  check_options(options, placement, kind, dataset_length);
-  const bool varying = options.batch_sampler != nullptr || kind == SourceKind::batch_stream;
+  check_options(options, placement, traits);
+  if (dispatched_) check_channel(placement);
+  const bool varying = options.batch_sampler != nullptr || kind_ == SourceKind::batch_stream;
   total_batch_size_ =
       varying ? 0 : options.batch_size * (placement.split_batches ? 1 : placement.num_processes);
-  if (kind != SourceKind::indexed) return;
-  if (!options_.sampler && !options_.batch_sampler) {
+  if (!is_stream() && !options_.sampler && !options_.batch_sampler) {
     if (options.shuffle) {
-      options_.sampler = std::make_shared<RandomSampler>(*dataset_length);
+      options_.sampler = std::make_shared<RandomSampler>(*dataset_length_);
     } else {
-      options_.sampler = std::make_shared<SequentialSampler>(*dataset_length);
+      options_.sampler = std::make_shared<SequentialSampler>(*dataset_length_);
     }
   }
   // Settings that cannot be shared out between processes should be refused here, not in the loop.
-  if (!varying) Sharding(options_.sampler->size(), sharding_);
+  if (!options_.batch_sampler) Sharding(0, sharding_);
 }
 
 void LoaderState::start_like(const LoaderState& other) {
@@ -57,7 +73,12 @@ uint64_t LoaderState::seed() const {
 
 // --- Plans ----------------------------------------------------------------------------------------
 
-Sharding LoaderState::make_sharding(int64_t epoch, int64_t start) const {
+std::optional<Sharding> LoaderState::make_sharding(int64_t epoch, int64_t start) const {
+  if (is_stream()) {
+    if (!dataset_length_) return std::nullopt;
+    const int64_t length = std::max<int64_t>(*dataset_length_, 0);
+    return Sharding(length, sharding_, std::min(start, length));
+  }
   if (!options_.batch_sampler) return Sharding(options_.sampler->size(), sharding_, start);
   std::vector<int64_t> lengths;
   for (const auto& batch : options_.batch_sampler->batches(seed(), epoch)) {
@@ -80,50 +101,58 @@ EpochPlan LoaderState::make_plan(int64_t epoch, int64_t start) const {
   std::vector<int64_t> order = options_.sampler->order(seed(), epoch);
   check_order_length(order, options_.sampler->size());
   check_order(order, *dataset_length_);
-  return EpochPlan(std::move(order), make_sharding(epoch, start), may_repeat_);
+  return EpochPlan(std::move(order), Sharding(options_.sampler->size(), sharding_, start),
+                   may_repeat_);
+}
+
+int64_t LoaderState::full_step() const {
+  return kind_ == SourceKind::batch_stream ? sharding_.num_processes : total_batch_size_;
 }
 
 int64_t LoaderState::next_position() const {
   if (next_skip_ == 0) return next_start_;
-  if (is_stream()) return next_start_ + next_skip_ * options_.batch_size;
-  return make_sharding(next_epoch_, next_start_).position_before(next_skip_);
+  if (is_stream()) return next_start_ + next_skip_ * full_step();
+  return make_sharding(next_epoch_, next_start_)->position_before(next_skip_);
 }
 
 // --- Questions ------------------------------------------------------------------------------------
 
 std::optional<int64_t> LoaderState::batches_left() const {
-  if (is_stream()) {
-    if (active_ && last_) return 1;
-    if (!dataset_length_) return std::nullopt;
-    if (!active_) return stream_batches(*dataset_length_ - next_position());
-    const int64_t left = stream_batches(*dataset_length_ - (position_ - current_units_));
-    return std::max<int64_t>(left, delivered_ > 0 ? 1 : 0);
+  if (active_ && last_) return 1;
+  if (!active_) {
+    const auto shares = make_sharding(next_epoch_, next_start_);
+    if (!shares) return std::nullopt;
+    return std::max<int64_t>(shares->steps() - next_skip_, 0);
   }
-  if (active_) return plan_->steps() - delivered_ + (delivered_ > 0 ? 1 : 0);
-  const int64_t steps = make_sharding(next_epoch_, next_start_).steps();
-  return std::max<int64_t>(steps - next_skip_, 0);
+  if (!shares_) return std::nullopt;
+  const int64_t current = delivered_ > 0 ? 1 : 0;
+  return std::max(shares_->steps() - delivered_ + current, current);
+}
+
+int64_t LoaderState::current_rows() const {
+  if (!active_ || delivered_ == 0) return 0;
+  if (counts_as_it_goes()) return current_rows_;
+  return static_cast<int64_t>(plan_->indices(delivered_ - 1).size());
+}
+
+bool LoaderState::all_have_batch() const {
+  if (!active_ || !shares_ || counts_as_it_goes()) return true;
+  return shares_->for_rank(sharding_.num_processes - 1).steps() >= delivered_;
 }
 
 int64_t LoaderState::remainder() const {
-  if (is_stream()) {
-    const bool known = kind_ == SourceKind::stream && dataset_length_ && !options_.drop_last;
-    if (!known) return 0;
-    const int64_t start = active_ ? start_ : next_position();
-    return std::max<int64_t>(*dataset_length_ - start, 0) % options_.batch_size;
+  if (kind_ != SourceKind::batch_stream && dataset_length_) {
+    return active_ ? shares_->remainder()
+                   : make_sharding(next_epoch_, next_position())->remainder();
   }
-  return active_ ? plan_->remainder() : make_sharding(next_epoch_, next_start_).remainder();
+  // Not known before the last batch is there. Of a stream that shards itself nothing is filled up.
+  const bool is_short = active_ && last_ && current_units_ < full_step() && !shards_itself_;
+  return is_short ? current_samples_ : 0;
 }
 
 std::optional<int64_t> LoaderState::length() const {
-  if (!is_stream()) return make_sharding(epoch(), 0).steps();
-  if (!dataset_length_) return std::nullopt;
-  return stream_batches(*dataset_length_);
-}
-
-int64_t LoaderState::stream_batches(int64_t samples) const {
-  const int64_t left = std::max<int64_t>(samples, 0);
-  const bool short_one = !options_.drop_last && left % options_.batch_size != 0;
-  return left / options_.batch_size + (short_one ? 1 : 0);
+  const auto shares = make_sharding(epoch(), 0);
+  return shares ? std::optional(shares->steps()) : std::nullopt;
 }
 
 int64_t LoaderState::position() const { return active_ ? position_ : next_position(); }
@@ -158,11 +187,13 @@ json LoaderState::state_dict() const {
                 {"epoch", running ? current_epoch_ : next_epoch_},
                 {"position", running ? position_ : next_position()}};
   if (dataset_length_) state["dataset_length"] = *dataset_length_;
+  if (shards_itself_) state["num_processes"] = sharding_.num_processes;
   return state;
 }
 
 void LoaderState::load_state_dict(const json& state) {
   const LoaderPosition loaded = read_state(state, dataset_length_);
+  if (shards_itself_) check_same_parts(state, loaded, sharding_.num_processes);
   if (!is_stream() && !options_.batch_sampler && loaded.position > options_.sampler->size()) {
     throw Error(ErrorDetails{
         .problem = "The state of a loader lies behind the end of the epoch",
@@ -188,21 +219,45 @@ void LoaderState::begin_loop() {
   }
   if (dataset_length_ == 0) log(LogLevel::warning, "A loop over a loader of an empty data set");
   const int64_t start = next_position();
-  if (!is_stream()) plan_ = make_plan(next_epoch_, start);
+  if (is_stream() || dispatched_) {
+    shares_ = make_sharding(next_epoch_, start);
+  } else {
+    plan_ = make_plan(next_epoch_, start);
+    shares_ = plan_->sharding();
+  }
   current_epoch_ = next_epoch_;
   start_ = position_ = start;
-  current_samples_ = current_units_ = delivered_ = 0;
+  current_samples_ = current_rows_ = current_units_ = delivered_ = 0;
   last_ = decided_ = false;
   next_skip_ = 0;
+  ++loops_;
   active_ = true;
 }
 
-void LoaderState::deliver(int64_t stream_units, int64_t stream_samples, bool last_of_stream) {
-  if (is_stream()) {
-    current_units_ = stream_units;
-    current_samples_ = stream_samples;
-    position_ += stream_units;
-    last_ = last_of_stream;
+detail::EpochRequest LoaderState::request(bool parallel) {
+  // Rank 0 makes the plan only here, where a sampler that fails is told to all.
+  if (!is_stream() && !plan_) plan_ = make_plan(current_epoch_, start_);
+  return {.plan = plan_,
+          .sharding = sharding_,
+          .start = start_,
+          .seed = seed(),
+          .epoch = current_epoch_,
+          .parallel = parallel,
+          .for_all_ranks = dispatched_};
+}
+
+std::shared_ptr<BatchLine> LoaderState::line() {
+  if (!line_) line_ = channel_->open();
+  return line_;
+}
+
+void LoaderState::deliver(int64_t units, int64_t samples, int64_t rows, bool nothing_ahead) {
+  current_rows_ = rows;
+  if (counts_as_it_goes()) {
+    current_units_ = units;
+    current_samples_ = samples;
+    position_ += units;
+    last_ = nothing_ahead;
   } else {
     current_samples_ = plan_->samples(delivered_);
     position_ = plan_->position_before(delivered_ + 1);
@@ -214,6 +269,7 @@ void LoaderState::deliver(int64_t stream_units, int64_t stream_samples, bool las
 void LoaderState::end_loop(bool failed) {
   active_ = false;
   plan_.reset();
+  shares_.reset();
   if (decided_) return;
   if (failed && delivered_ == 0) {  // it has not begun: the next loop is the same one again
     next_epoch_ = current_epoch_;

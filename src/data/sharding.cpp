@@ -45,13 +45,7 @@ Sharding::Sharding(int64_t length, const ShardingOptions& options, int64_t start
   const int64_t left = length - start;
   const int64_t round = size_ * processes;
   batches_ = divide_up(left, size_);
-  if (options.drop_last) {
-    steps_ = left / round;
-  } else if (options.even_batches) {
-    steps_ = divide_up(left, round);
-  } else {
-    steps_ = divide_up(std::max<int64_t>(batches_ - options.rank, 0), processes);
-  }
+  steps_ = count_steps();
   remainder_ = options.drop_last ? 0 : left % round;
 }
 
@@ -82,17 +76,29 @@ Sharding::Sharding(const std::vector<int64_t>& batch_lengths, const ShardingOpti
   start_ = start == 0 ? 0 : end_before - ends_.begin() + 1;
   const int64_t processes = options.num_processes;
   batches_ = static_cast<int64_t>(ends_.size()) - start_;
-  if (options.drop_last) {
-    steps_ = batches_ / processes;
-  } else if (options.even_batches) {
-    steps_ = divide_up(batches_, processes);
-  } else {
-    steps_ = divide_up(std::max<int64_t>(batches_ - options.rank, 0), processes);
-  }
+  steps_ = count_steps();
   const int64_t in_last_round = batches_ % processes;
   if (!options.drop_last && in_last_round > 0) {
     remainder_ = length_ - begin_of(start_ + batches_ - in_last_round);
   }
+}
+
+int64_t Sharding::count_steps() const {
+  const int64_t processes = options_.num_processes;
+  if (options_.drop_last) {
+    const int64_t full = varying_ ? batches_ : (length_ - start_) / size_;
+    return full / processes;
+  }
+  if (options_.even_batches) return divide_up(batches_, processes);
+  return divide_up(std::max<int64_t>(batches_ - options_.rank, 0), processes);
+}
+
+Sharding Sharding::for_rank(int64_t rank) const {
+  Sharding other = *this;
+  other.options_.rank = rank;
+  check(other.options_);
+  other.steps_ = other.count_steps();
+  return other;
 }
 
 // Where a batch of given lengths begins; the end of the epoch for the one after the last.

@@ -15,19 +15,6 @@
 namespace accelerant::data::detail {
 namespace {
 
-// The text of the exception under way.
-std::string current_message() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
 // The first few indices of a batch.
 std::string list(std::span<const int64_t> indices) {
   constexpr std::size_t kShown = 8;
@@ -39,6 +26,18 @@ std::string list(std::span<const int64_t> indices) {
 }
 
 }  // namespace
+
+std::string current_message() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+}
 
 void rethrow_with_sample(int64_t index) {
   std::throw_with_nested(
@@ -62,6 +61,23 @@ void throw_stream_in_use() {
                            .got = "a second loader over it",
                            .hint = "give each loader a data set of its own"});
 }
+
+void refuse_to_complete_round(bool has_copies) {
+  throw Error(ErrorDetails{
+      .problem = "The last batches of a stream cannot be completed",
+      .expected = has_copies ? "a stream that ends where its size() says"
+                             : "samples that can be copied, to hand out the first ones again",
+      .got = has_copies ? "one that ends elsewhere" : "samples that can only be moved",
+      .hint = "set drop_last, or even_batches = false"});
+}
+
+void refuse_long_read(int64_t asked, int64_t got) {
+  throw Error(ErrorDetails{.problem = "A stream does not keep its word",
+                           .expected = c10::str("at most the ", asked, " samples it was asked for"),
+                           .got = std::to_string(got)});
+}
+
+at::Tensor own_copy(const at::Tensor& tensor) { return tensor.defined() ? tensor.clone() : tensor; }
 
 int64_t rows_of_first_tensor(const at::Tensor& tensor) {
   return tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : 1;

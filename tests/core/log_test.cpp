@@ -31,4 +31,27 @@ TEST(Log, DefaultWritesWarningsToStandardError) {
   EXPECT_EQ(text.find("unimportant"), std::string::npos) << text;
 }
 
+// In a process of its own: the rank is read once.
+void expect_log_of(const char* variable, const char* rank, const char* text) {
+  EXPECT_EXIT(
+      {
+        unsetenv("RANK");
+        setenv(variable, rank, 1);
+        log(LogLevel::warning, "all");
+        accelerant::log_on_main(LogLevel::warning, "main");
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), text);
+}
+
+TEST(LogDeathTest, NamesTheRankAndKnowsTheMainProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  expect_log_of("RANK", "0",
+                "^.accelerant rank 0. warning: all\n.accelerant rank 0. warning: main\n$");
+  expect_log_of("RANK", "3", "^.accelerant rank 3. warning: all\n$");
+  expect_log_of("OMPI_COMM_WORLD_RANK", "2", "^.accelerant rank 2. warning: all\n$");
+  // Not inside a step: one process.
+  expect_log_of("SLURM_PROCID", "1", "^.accelerant. warning: all\n.accelerant. warning: main\n$");
+}
+
 }  // namespace

@@ -14,6 +14,8 @@
 #include <string>
 
 #include "accelerant/amp/grad_scaler.h"
+#include "accelerant/dist/data_parallel.h"
+#include "accelerant/dist/process_group_options.h"
 
 namespace accelerant {
 
@@ -90,7 +92,8 @@ struct AcceleratorOptions {
   // Use the CPU even where there is a GPU. Default: ACCELERATE_USE_CPU, else false.
   std::optional<bool> cpu = std::nullopt;
 
-  // The device to use. Default: ACCELERATE_TORCH_DEVICE, else the first GPU, else the CPU.
+  // The device to use. Default: ACCELERATE_TORCH_DEVICE, else the GPU whose number is that of the
+  // process on its machine (the first with one process), else the CPU.
   std::optional<c10::Device> device = std::nullopt;
 
   // Default: ACCELERATE_MIXED_PRECISION (no, fp16 or bf16), else no.
@@ -106,6 +109,10 @@ struct AcceleratorOptions {
   AutocastSettings autocast = {};
   ProjectOptions project = {};
   ScheduleUnit schedule_unit = ScheduleUnit::update;
+
+  // With several processes: how they are connected, and how models exchange gradients.
+  dist::ProcessGroupOptions process_group = {};
+  dist::DataParallelOptions data_parallel = {};
 };
 
 }  // namespace accelerant

@@ -59,17 +59,21 @@ class [[nodiscard]] AccumulateScope {
   int exceptions_at_entry_;
 };
 
-// A scope in which gradients are not exchanged between processes. With one process it does nothing.
+// A scope in which forwards of a model do not prepare an exchange of gradients between processes: the
+// backward adds to the gradients of its own process. The first synchronised forward and backward after it
+// exchange what has gathered. Scopes nest. With one process it does nothing.
 class [[nodiscard]] NoSyncScope {
  public:
-  ~NoSyncScope() {}
+  ~NoSyncScope();
   NoSyncScope(const NoSyncScope&) = delete;
   NoSyncScope& operator=(const NoSyncScope&) = delete;
 
  private:
   friend class Accelerator;
 
-  NoSyncScope() = default;
+  explicit NoSyncScope(std::shared_ptr<detail::ModelState> model);
+
+  std::shared_ptr<detail::ModelState> model_;
 };
 
 }  // namespace accelerant

@@ -3,8 +3,11 @@
 //   auto model = accelerator.prepare_model(net);
 //   auto output = model(images);            // under autocast; the output comes back in float32
 //
-// There is no operator->: net->forward(x) would run in full precision, unnoticed. The original is
-// model.module().
+// With several processes every one has a copy of the model. They start equal (with the values of the main
+// process), and backward() leaves the same gradients in all of them: the mean over the processes.
+//
+// There is no operator->: net->forward(x) would run in full precision and leave gradients of this process
+// only, unnoticed. The original is model.module().
 //
 // A Model is a cheap handle, copies mean the same model. Module holders and shared pointers are
 // shared, a module given by reference is borrowed and must outlive all use of the handle.
@@ -52,17 +55,39 @@ namespace detail {
 
 class ModelState;
 
-// What surrounds one call of forward.
+// What surrounds one call of forward: autocast, and with several processes the exchange of buffers before
+// and the preparation for the exchange of gradients after it.
 class [[nodiscard]] ForwardScope {
  public:
-  explicit ForwardScope(const ModelState& state);
+  explicit ForwardScope(ModelState& state);
 
   bool casts_outputs() const { return casts_outputs_; }
 
+  // Whether the outputs must go through finish().
+  bool is_parallel() const { return is_parallel_; }
+
+  // Given all tensors of the output, returns those to go on with.
+  std::vector<at::Tensor> finish(std::vector<at::Tensor> outputs);
+
  private:
+  ModelState& state_;
   std::optional<AutocastGuard> autocast_;
   bool casts_outputs_ = false;
+  bool is_parallel_ = false;
+  bool synchronises_ = false;
 };
+
+// The same for outputs of any structure.
+template <class Output>
+Output finish_forward(ForwardScope& scope, Output output) {
+  if (scope.casts_outputs()) output = to_float32(output);
+  if (!scope.is_parallel()) return output;
+  std::vector<at::Tensor> tensors;
+  visit_tensors(output, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
+  tensors = scope.finish(std::move(tensors));
+  std::size_t next = 0;
+  return map_tensors(output, [&](const at::Tensor&) { return tensors[next++]; });
+}
 
 }  // namespace detail
 
@@ -152,18 +177,18 @@ class Model : public ModelBase {
   auto operator()(Args&&... args) const {
     using Output = std::remove_cvref_t<decltype(target_.implementation().forward(
         std::forward<Args>(args)...))>;
-    const detail::ForwardScope scope(state());
+    detail::ForwardScope scope(state());
     if constexpr (std::is_void_v<Output>) {
       target_.implementation().forward(std::forward<Args>(args)...);
+      if (scope.is_parallel()) scope.finish({});
     } else {
       static_assert(
           UnderstoodNesting<Output>,
           "Accelerator: the output of this model's forward may hold tensors that cannot be seen; "
           "give its type a static visit_fields or specialise accelerant::NestedFields (see "
           "accelerant/tensor/nested.h)");
-      Output output = target_.implementation().forward(std::forward<Args>(args)...);
-      if (scope.casts_outputs()) return to_float32(output);
-      return output;
+      return detail::finish_forward<Output>(
+          scope, target_.implementation().forward(std::forward<Args>(args)...));
     }
   }
 

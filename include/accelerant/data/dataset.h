@@ -8,6 +8,19 @@
 //   as a stream next(), a std::optional<Sample>; may also have reset(epoch) or reset(), called when
 //               an epoch starts, skip(n), which passes over n samples, and size()
 //
+// A stream that several processes share may say more. Without it every process reads the whole stream
+// and keeps its own part of each round of batches.
+//
+//   skip(n)                      used for the samples of other processes too, if it returns how many
+//                                samples there were to pass over, or if size() is known
+//   shard(rank, num_processes)   called after reset: next() gives, from then on, the samples of one
+//                                process only, which parts of the data set those are is its own choice
+//                                (files, say). Each process then reads its part to its end, so the parts
+//                                should make the same number of batches
+//   read_by_one_process          static constexpr bool, true: only one process can read it, or every
+//                                process would read something else (a socket, unseeded random numbers).
+//                                Rank 0 reads for all (Placement::dispatch_batches)
+//
 // size() gives an integer, or a std::optional of one as in torch::data. `indices` is what can be
 // made of a std::vector of int64_t or size_t: a span, an at::ArrayRef, the vector itself. A data
 // set with both get and get_batch is asked by get, unless get_batch gives ready batches. Data sets
@@ -116,6 +129,24 @@ concept AnyIndexed = Gets<D> || GetsWithRandom<D> || GetsBatch64<D> || GetsBatch
 template <class D>
 concept AnyStream = GivesNext<D> || GivesNextBatch<D>;
 
+// What streams may offer besides.
+template <class D>
+concept Skips = requires(D& dataset, int64_t n) {
+  dataset.skip(n);
+};
+template <class D>
+concept SkipsAndCounts = requires(D& dataset, int64_t n) {
+  { dataset.skip(n) } -> std::integral;
+};
+template <class D>
+concept ShardsItself = requires(D& dataset, int64_t rank, int64_t num_processes) {
+  dataset.shard(rank, num_processes);
+};
+template <class D>
+concept ReadByOneProcess = requires {
+  requires D::read_by_one_process;
+};
+
 // size() as a number, if there is one and it knows.
 template <class D>
 std::optional<int64_t> size_of(const D& dataset) {
@@ -215,6 +246,7 @@ class MappedDataset {
 
   // As of the data set: its samples may be ready batches.
   static constexpr bool gives_batches = requires { requires D::gives_batches; };
+  static constexpr bool read_by_one_process = detail::ReadByOneProcess<D>;
 
   std::optional<int64_t> size() const { return detail::size_of(dataset_); }
 
@@ -246,8 +278,10 @@ class MappedDataset {
       dataset_.reset();
     }
   }
-  void skip(int64_t n) requires requires(D& dataset) { dataset.skip(n); }
-  { dataset_.skip(n); }
+  auto skip(int64_t n) requires detail::Skips<D> { return dataset_.skip(n); }
+  void shard(int64_t rank, int64_t num_processes) requires detail::ShardsItself<D> {
+    dataset_.shard(rank, num_processes);
+  }
 
  private:
   template <class Function, class Sample>

@@ -15,6 +15,9 @@ class EpochPlan {
   // `order`: the indices of the epoch. `may_repeat`: some may come more than once.
   EpochPlan(std::vector<int64_t> order, Sharding sharding, bool may_repeat = false);
 
+  // What another process delivers in the same epoch. Shares the order.
+  EpochPlan for_rank(int64_t rank) const;
+
   int64_t steps() const { return sharding_.steps(); }
   // The indices of a step, in the order in which they form the batch.
   std::vector<int64_t> indices(int64_t step) const;
@@ -24,6 +27,7 @@ class EpochPlan {
   int64_t position_before(int64_t step) const { return sharding_.position_before(step); }
   int64_t samples(int64_t step) const { return sharding_.samples(step); }
   int64_t remainder() const { return sharding_.remainder(); }
+  const Sharding& sharding() const { return sharding_; }
 
  private:
   // Shared, because plans are copied into worker threads.

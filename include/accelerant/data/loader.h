@@ -43,8 +43,7 @@ class Loader : public LoaderHandle {
 
   Loader(std::shared_ptr<detail::Source<Batch>> source, LoaderOptions options,
          Placement placement = {})
-      : LoaderHandle(
-            std::make_shared<LoaderState>(options, placement, source->kind(), source->size())),
+      : LoaderHandle(std::make_shared<LoaderState>(options, placement, source->traits())),
         source_(std::move(source)),
         options_(std::make_shared<const LoaderOptions>(std::move(options))),
         placement_(std::make_shared<const Placement>(std::move(placement))) {}

@@ -20,18 +20,27 @@
 namespace accelerant::data {
 
 namespace detail {
+struct EpochRequest;
 template <class Batch>
 class Loop;
-}
+}  // namespace detail
+
+class BatchLine;
 
 // Samples that are asked for by index; that come one after the other; batches that do.
 enum class SourceKind { indexed, stream, batch_stream };
 
+// What is to be known of a data set. See dataset.h.
+struct SourceTraits {
+  SourceKind kind = SourceKind::indexed;
+  std::optional<int64_t> size = {};  // samples, or ready batches; unknown for most streams
+  bool shards_itself = false;
+  bool read_by_one_process = false;
+};
+
 class LoaderState {
  public:
-  // `dataset_length`: unknown for most streams.
-  LoaderState(const LoaderOptions& options, const Placement& placement, SourceKind kind,
-              std::optional<int64_t> dataset_length);
+  LoaderState(const LoaderOptions& options, const Placement& placement, const SourceTraits& traits);
 
   // Epoch, position and seed of another state, whatever its placement.
   void start_like(const LoaderState& other);
@@ -48,12 +57,23 @@ class LoaderState {
   // Samples in the current batch over all processes, those that only fill it up not counted. 0
   // outside of a loop.
   int64_t current_samples() const { return active_ ? current_samples_ : 0; }
+  // Rows of this process's current batch, those that only fill it up included. 0 outside of a loop, and
+  // where it cannot be told (a stream whose batches hold no tensors).
+  int64_t current_rows() const;
+  // How many rows of the current batches of all processes, one after the other, are samples; those behind
+  // only fill up. 0: all of them, also outside of a loop.
+  int64_t rows_to_keep() const { return shards_itself_ ? 0 : current_samples(); }
+  // Whether every process has a batch in this step. False at the end of an epoch that is left uneven
+  // (even_batches off), as far as that can be told.
+  bool all_have_batch() const;
 
   // --- The epoch ---
 
-  // Samples of the last batch over all processes; 0 if it is full, or not known (streams).
+  // Samples of the last batch over all processes; 0 if it is full. For streams without a size, and of
+  // ready batches, 0 until the last batch has come.
   int64_t remainder() const;
-  // Batches that this process gets in a whole epoch, exactly. Nothing for streams without a size.
+  // Batches that this process gets in a whole epoch, exactly. Nothing for streams without a size, and
+  // for those that shard themselves.
   std::optional<int64_t> length() const;
   // The epoch of the running loop, or of the next one.
   int64_t epoch() const { return active_ ? current_epoch_ : next_epoch_; }
@@ -83,31 +103,45 @@ class LoaderState {
   // The seed of orders and samples; the default one is read when it is first asked for.
   uint64_t seed() const;
   bool is_stream() const { return kind_ != SourceKind::indexed; }
+  // Rank 0 reads for all processes.
+  bool is_dispatched() const { return dispatched_; }
 
  private:
   template <class Batch>
   friend class detail::Loop;
 
-  // A loop begins: the plan of its epoch is made. Throws if one is running already.
+  // A loop begins. Throws if one is running already.
   void begin_loop();
-  // A batch is handed out. Streams say how many positions it took and how many samples it has.
-  void deliver(int64_t stream_units, int64_t stream_samples, bool last_of_stream);
+  // What the source is asked for. Rank 0 asks for all if it reads for all.
+  detail::EpochRequest request(bool parallel);
+  // A batch is handed out. It says how many positions and samples its step has, of all processes;
+  // that is needed where it is not planned. `rows`: of this process, 0 if they cannot be told.
+  void deliver(int64_t units, int64_t samples, int64_t rows, bool nothing_ahead);
   void end_loop(bool failed);
 
-  const EpochPlan& plan() const { return *plan_; }
-  int64_t stream_start() const { return start_; }
+  // Batches themselves tell how far the loop is, so that one has to be looked at ahead.
+  bool counts_as_it_goes() const { return is_stream() || dispatched_; }
+  // The line to the other processes, and the number of this loop on it.
+  std::shared_ptr<BatchLine> line();
+  int64_t loop_number() const { return loops_; }
 
   EpochPlan make_plan(int64_t epoch, int64_t start) const;
-  Sharding make_sharding(int64_t epoch, int64_t start) const;
-  // Batches that a stream makes of so many samples.
-  int64_t stream_batches(int64_t samples) const;
+  // Nothing if the length is not known.
+  std::optional<Sharding> make_sharding(int64_t epoch, int64_t start) const;
+  // Positions that a full step takes; 0 if that varies.
+  int64_t full_step() const;
   // Where the next loop starts, skipped batches included.
   int64_t next_position() const;
 
   LoaderOptions options_;
   ShardingOptions sharding_;
   SourceKind kind_;
-  bool may_repeat_;  // an order that may give an index more than once
+  bool shards_itself_;  // and has to
+  bool dispatched_;
+  std::shared_ptr<BatchChannel> channel_;
+  std::shared_ptr<BatchLine> line_;
+  int64_t loops_ = 0;  // begun so far
+  bool may_repeat_;    // an order that may give an index more than once
   std::optional<int64_t> dataset_length_;
   int64_t total_batch_size_;
   mutable std::optional<uint64_t> seed_;
@@ -123,11 +157,13 @@ class LoaderState {
   bool last_ = false;
   int64_t current_epoch_ = 0;
   int64_t current_samples_ = 0;
-  int64_t current_units_ = 0;  // positions that the current batch of a stream took
+  int64_t current_rows_ = 0;
+  int64_t current_units_ = 0;  // positions that the current step took, where not planned
   int64_t delivered_ = 0;
   int64_t start_ = 0;
   int64_t position_ = 0;
-  std::optional<EpochPlan> plan_;
+  std::optional<Sharding> shares_;  // of the running loop; nothing if its length is not known
+  std::optional<EpochPlan> plan_;   // if this process reads by index
 };
 
 // The part of Loader<Batch> that is the same for every type of batch: its state, shared by all

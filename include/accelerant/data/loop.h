@@ -8,17 +8,17 @@
 #include <optional>
 #include <utility>
 
+#include "accelerant/data/dispatch.h"
+#include "accelerant/data/feed.h"
 #include "accelerant/data/loader_state.h"
-#include "accelerant/data/ordered_pipeline.h"
 #include "accelerant/data/source.h"
 #include "accelerant/data/transfer.h"
+#include "accelerant/tensor/nested_ops.h"
 
 namespace accelerant::data::detail {
 
 // Calls the hook; what it throws is logged.
 void call_at_end(const std::function<void(LoaderState&, bool)>& on_loop, LoaderState& state);
-// Makes torch's operators in this thread run in this thread.
-void use_one_intra_op_thread();
 
 template <class Batch>
 class Loop {
@@ -29,7 +29,7 @@ class Loop {
         state_(std::move(state)),
         transfer_(placement),
         on_loop_(placement.on_loop),
-        looks_ahead_(state_->is_stream() || transfer_.copies_ahead()) {
+        looks_ahead_(state_->counts_as_it_goes() || transfer_.copies_ahead()) {
     state_->begin_loop();
     running_ = true;
     try {
@@ -64,44 +64,41 @@ class Loop {
     if (looks_ahead_) ahead_ = fetch();
     transfer_.receive(current_->batch, current_->arrival.get());
     const bool nothing_ahead = !ahead_.item && !ahead_.error;
-    state_->deliver(current_->units, current_->samples, nothing_ahead);
+    int64_t rows = 0;
+    if constexpr (UnderstoodNesting<Batch>) {
+      rows = ignorant_find_batch_size(current_->batch).value_or(0);
+    }
+    state_->deliver(current_->units, current_->samples, rows, nothing_ahead);
   }
 
  private:
-  struct Item : Loaded<Batch> {
-    std::shared_ptr<Arrival> arrival = {};
-  };
+  using Item = Arriving<Batch>;
   struct Fetched {
     std::optional<Item> item = {};
     std::exception_ptr error = {};
   };
 
   void start(const LoaderOptions& options, const Placement& placement) {
-    const int64_t workers = placement.workers.value_or(options.workers);
-    const int64_t prefetch = placement.prefetch.value_or(options.prefetch);
-    EpochRequest request{.start = state_->stream_start(),
-                         .batch_size = options.batch_size,
-                         .drop_last = options.drop_last,
-                         .seed = state_->seed(),
-                         .epoch = state_->epoch(),
-                         .parallel = workers > 0};
-    if (!state_->is_stream()) request.plan = state_->plan();
-    auto claim = [this, jobs = source_->open(request),
-                  in_worker = workers > 0]() -> std::function<Item()> {
-      auto job = jobs();
-      if (!job) return {};
-      return [this, job = std::move(job), in_worker] {
-        Item item{job()};
-        item.arrival = transfer_.prepare(item.batch, in_worker);
-        return item;
-      };
-    };
-    pipeline_.emplace(std::move(claim), workers, workers * prefetch, use_one_intra_op_thread);
+    const Workers workers{.threads = placement.workers.value_or(options.workers),
+                          .prefetch = placement.prefetch.value_or(options.prefetch)};
+    if (!state_->is_dispatched()) {
+      feed_ = std::make_unique<OwnFeed<Batch>>(*source_, state_->request(workers.threads > 0),
+                                               transfer_, workers);
+    } else if constexpr (!Packable<Batch>) {
+      refuse_to_dispatch();
+    } else if (placement.rank == 0) {
+      feed_ = std::make_unique<SendingFeed<Batch>>(
+          *source_, [&] { return state_->request(workers.threads > 0); }, transfer_, workers,
+          state_->line(), state_->loop_number(), placement.num_processes);
+    } else {
+      feed_ =
+          std::make_unique<ReceivingFeed<Batch>>(transfer_, state_->line(), state_->loop_number());
+    }
   }
 
   Fetched fetch() {
     try {
-      std::optional<Item> item = pipeline_->next();
+      std::optional<Item> item = feed_->next();
       if (item) item->arrival = transfer_.send(item->batch, item->arrival);
       return {std::move(item), nullptr};
     } catch (...) {
@@ -111,7 +108,7 @@ class Loop {
 
   void end(bool failed = false) {
     if (!std::exchange(running_, false)) return;
-    pipeline_.reset();
+    feed_.reset();
     current_.reset();
     ahead_ = {};
     state_->end_loop(failed);
@@ -124,7 +121,7 @@ class Loop {
   std::function<void(LoaderState&, bool)> on_loop_;
   const bool looks_ahead_;
   bool running_ = false;
-  std::optional<OrderedPipeline<Item>> pipeline_;
+  std::unique_ptr<Feed<Batch>> feed_;
   std::optional<Item> current_;
   Fetched ahead_;
 };

@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 
 namespace accelerant::data {
 
+class BatchChannel;
 class LoaderState;
 
 struct Placement {
@@ -32,7 +34,14 @@ struct Placement {
   // the same number of batches of the same size. Has no effect on one process. Default: true.
   bool even_batches = true;
 
-  // What is set here replaces what the loader's options say.
+  // Rank 0 reads the data set for all processes and sends each its batches, which are those it would
+  // have read itself. Default: only for data sets that say so (read_by_one_process, see dataset.h). Has
+  // no effect on one process.
+  std::optional<bool> dispatch_batches = {};
+  // How they are sent; needed where rank 0 reads for all. See batch_channel.h. Default: none.
+  std::shared_ptr<BatchChannel> channel = {};
+
+  // What is set here replaces what the loader's options say. Processes need the same seed.
   std::optional<uint64_t> seed = {};
   std::optional<int64_t> workers = {};
   std::optional<int64_t> prefetch = {};

@@ -42,6 +42,9 @@ class Sharding {
   Sharding(const std::vector<int64_t>& batch_lengths, const ShardingOptions& options,
            int64_t start = 0);
 
+  // The same epoch from the same start, as another process deals it out.
+  Sharding for_rank(int64_t rank) const;
+
   // Steps of this process: exactly as many as it delivers.
   int64_t steps() const { return steps_; }
 
@@ -60,6 +63,7 @@ class Sharding {
 
  private:
   int64_t begin_of(int64_t batch) const;
+  int64_t count_steps() const;
 
   ShardingOptions options_;
   bool varying_;

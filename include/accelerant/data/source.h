@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -26,22 +27,26 @@ namespace accelerant::data::detail {
 // original nested. An Error about samples stays as it is.
 [[noreturn]] void rethrow_with_sample(int64_t index);
 [[noreturn]] void rethrow_with_samples(std::span<const int64_t> indices);
+// The text of the exception under way.
+std::string current_message();
 
 template <class Batch>
 struct Loaded {
   Batch batch;
-  int64_t units = 0;    // positions of a stream that it took
-  int64_t samples = 0;  // samples in it, for streams
+  int64_t units = 0;    // positions that all processes take in this step
+  int64_t samples = 0;  // samples in it, of all processes
+  int64_t rank = 0;     // the process it is for
+  int64_t step = 0;     // counted from the start of the loop
 };
 
 struct EpochRequest {
   std::optional<EpochPlan> plan = {};  // indexed data sets
-  int64_t start = 0;                   // streams: positions to pass over
-  int64_t batch_size = 1;              // streams
-  bool drop_last = false;              // streams
+  ShardingOptions sharding = {};
+  int64_t start = 0;  // streams: positions to pass over
   uint64_t seed = 0;
   int64_t epoch = 0;
-  bool parallel = false;  // jobs run in several threads
+  bool parallel = false;       // jobs run in several threads
+  bool for_all_ranks = false;  // the batches of all processes, step by step in the order of ranks
 };
 
 template <class Batch>
@@ -50,8 +55,7 @@ class Source {
   using Job = std::function<Loaded<Batch>()>;
 
   virtual ~Source() = default;
-  virtual SourceKind kind() const = 0;
-  virtual std::optional<int64_t> size() const = 0;
+  virtual SourceTraits traits() const = 0;
   // What gives the jobs of an epoch in order, and an empty one at the end. Must not outlive the
   // source.
   virtual std::function<Job()> open(const EpochRequest& request) = 0;
@@ -211,18 +215,37 @@ class IndexedSource : public Source<IndexedBatch<D, Collate>> {
   IndexedSource(std::shared_ptr<D> dataset, bool may_copy, Collate collate_function)
       : dataset_(std::move(dataset), may_copy), collate_(std::move(collate_function)) {}
 
-  SourceKind kind() const override { return SourceKind::indexed; }
-  std::optional<int64_t> size() const override { return size_of(dataset_.prototype()); }
+  SourceTraits traits() const override {
+    return {.kind = SourceKind::indexed, .size = size_of(dataset_.prototype())};
+  }
 
   std::function<Job()> open(const EpochRequest& request) override {
-    return [this, request, step = int64_t{0}]() mutable -> Job {
-      const EpochPlan& plan = *request.plan;
-      if (step == plan.steps()) return {};
+    std::vector<EpochPlan> plans;
+    if (request.for_all_ranks) {
+      for (int64_t rank = 0; rank < request.sharding.num_processes; ++rank) {
+        plans.push_back(request.plan->for_rank(rank));
+      }
+    } else {
+      plans.push_back(*request.plan);
+    }
+    return [this, request, plans = std::move(plans), step = int64_t{0},
+            place = std::size_t{0}]() mutable -> Job {
+      if (place == plans.size() ||
+          plans[place].steps() <= step) {  // of higher ranks, none has more
+        place = 0;
+        ++step;
+      }
+      if (plans[place].steps() <= step) return {};
+      const EpochPlan& plan = plans[place];
+      const int64_t rank = request.sharding.rank + static_cast<int64_t>(place);
       BatchRequest batch{plan.indices(step), plan.repeats(step), request.seed, request.epoch};
-      ++step;
-      return [this, batch = std::move(batch), parallel = request.parallel] {
-        return Loaded<Batch>{dataset_.use(
-            parallel, [&](auto& dataset) { return load_batch(dataset, collate_, batch); })};
+      ++place;
+      return [this, batch = std::move(batch), parallel = request.parallel, step = step, rank,
+              samples = plan.samples(step)] {
+        return Loaded<Batch>{
+            dataset_.use(parallel,
+                         [&](auto& dataset) { return load_batch(dataset, collate_, batch); }),
+            samples, samples, rank, step};
       };
     };
   }

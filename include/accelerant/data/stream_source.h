@@ -1,7 +1,6 @@
 // Stream data sets as the loader sees them. A part of the loader.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <concepts>
 #include <cstdint>
@@ -10,56 +9,15 @@
 #include <optional>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "accelerant/data/dataset.h"
 #include "accelerant/data/source.h"
-#include "accelerant/tensor/nested.h"
+#include "accelerant/data/stream_reading.h"
+#include "accelerant/data/stream_rounds.h"
 
 namespace accelerant::data::detail {
 
 [[noreturn]] void throw_stream_in_use();
-int64_t rows_of_first_tensor(const at::Tensor& tensor);
-
-// A stream of samples: next() of our own form.
-template <GivesNext D>
-auto read_stream(D& dataset, int64_t count, int64_t position) {
-  std::vector<typename OptionalValue<std::remove_cvref_t<decltype(dataset.next())>>::Type> samples;
-  for (int64_t i = 0; i < count; ++i) {
-    try {
-      auto sample = dataset.next();
-      if (!sample) break;
-      samples.push_back(std::move(*sample));
-    } catch (...) {
-      rethrow_with_sample(position + i);
-    }
-  }
-  return samples;
-}
-
-// A stream of torch::data: a vector of samples (which may be empty at the end) or a batch.
-template <GivesNextBatch D>
-auto read_stream(D& dataset, int64_t count, int64_t position) {
-  using Result = std::remove_cvref_t<decltype(dataset.get_batch(std::size_t{}))>;
-  using Value = typename OptionalValue<Result>::Type;
-  using Read = std::conditional_t<is_vector<Value>, Value, std::optional<Value>>;
-  try {
-    Result result = dataset.get_batch(static_cast<std::size_t>(count));
-    if constexpr (OptionalValue<Result>::is_optional) {
-      return result ? Read(std::move(*result)) : Read();
-    } else {
-      return Read(std::move(result));
-    }
-  } catch (...) {
-    rethrow_with_sample(position);
-  }
-}
-
-template <class D>
-constexpr bool gives_ready_batches() {
-  if constexpr (requires { D::gives_batches; }) return D::gives_batches;
-  return false;
-}
 
 template <class D, class Collate>
 auto stream_batch(D& dataset, const Collate& collate_function) {
@@ -89,10 +47,12 @@ class StreamSource : public Source<StreamBatch<D, Collate>> {
   StreamSource(std::shared_ptr<D> dataset, Collate collate_function)
       : dataset_(std::move(dataset)), collate_(std::move(collate_function)) {}
 
-  SourceKind kind() const override {
-    return gives_ready_batches<D>() ? SourceKind::batch_stream : SourceKind::stream;
+  SourceTraits traits() const override {
+    return {.kind = gives_ready_batches<D>() ? SourceKind::batch_stream : SourceKind::stream,
+            .size = size_of(*dataset_),
+            .shards_itself = ShardsItself<D>,
+            .read_by_one_process = ReadByOneProcess<D>};
   }
-  std::optional<int64_t> size() const override { return size_of(*dataset_); }
 
   std::function<Job()> open(const EpochRequest& request) override {
     std::shared_ptr<void> lease = take();
@@ -101,19 +61,18 @@ class StreamSource : public Source<StreamBatch<D, Collate>> {
     } else if constexpr (requires { dataset_->reset(); }) {
       dataset_->reset();
     }
-    // Torch streams know their size but not how to end.
-    const std::optional<int64_t> end = GivesNextBatch<D> ? size() : std::nullopt;
-    return [this, lease, request, end, position = int64_t{0}, ended = false]() mutable -> Job {
-      if (position == 0 && request.start > 0) position = pass_over(request.start, request);
-      if (ended) return {};
-      int64_t count = request.batch_size;
-      if (end) count = std::min(count, *end - position);
-      if (count < 1) return {};
-      return claim(count, request, position, ended);
-    };
+    if constexpr (ShardsItself<D>) {
+      if (request.sharding.num_processes > 1 && !request.for_all_ranks) {
+        return open_own_part(request, lease);
+      }
+    }
+    return jobs_of(request, lease);
   }
 
  private:
+  using Rounds = std::conditional_t<gives_samples_one_by_one<D>, SampleRounds<D, Collate, Batch>,
+                                    BatchRounds<D, Collate, Batch>>;
+
   // The stream for one loop; whoever holds it.
   std::shared_ptr<void> take() {
     if (in_use_.exchange(true)) throw_stream_in_use();
@@ -121,89 +80,34 @@ class StreamSource : public Source<StreamBatch<D, Collate>> {
         this, [](void* self) { static_cast<StreamSource*>(self)->in_use_.store(false); });
   }
 
-  int64_t pass_over(int64_t count, const EpochRequest& request) {
-    if constexpr (requires { dataset_->skip(count); }) {
-      dataset_->skip(count);
-    } else {
-      for (int64_t done = 0; done < count;) {
-        const int64_t part = std::min(count - done, request.batch_size);
-        const auto read = read_stream(*dataset_, part, done);
-        if (is_at_end(read)) break;
-        done += part;
-      }
-    }
-    return count;
+  std::function<Job()> jobs_of(const EpochRequest& request, std::shared_ptr<void> lease) {
+    return [lease = std::move(lease), rounds = std::make_shared<Rounds>(
+                                          dataset_, collate_, request)] { return rounds->next(); };
   }
 
-  template <class Read>
-  static bool is_at_end(const Read& read) {
-    if constexpr (is_vector<Read>) {
-      return read.empty();
-    } else {
-      return !read.has_value();
-    }
-  }
-
-  Job claim(int64_t count, const EpochRequest& request, int64_t& position, bool& ended) {
-    auto read = read_stream(*dataset_, count, position);
-    if (is_at_end(read)) {
-      ended = true;
-      return {};
-    }
-    const int64_t first = position;
-    if constexpr (is_vector<decltype(read)>) {
-      const auto size = static_cast<int64_t>(read.size());
-      position += size;
-      if (size < request.batch_size) {
-        ended = true;
-        if (request.drop_last) return {};
-      }
-      return [this, first, size, samples = std::make_shared<decltype(read)>(std::move(read))] {
-        return finish(std::move(*samples), first, size);
+  // Of what the data set shards by itself this process sees its own part only. The others are taken to be
+  // as far as it is.
+  std::function<Job()> open_own_part(const EpochRequest& request, std::shared_ptr<void> lease) {
+    const int64_t processes = request.sharding.num_processes;
+    const int64_t rank = request.sharding.rank;
+    dataset_->shard(rank, processes);
+    EpochRequest alone = request;
+    alone.start /= processes;
+    if (alone.sharding.split_batches) alone.sharding.batch_size /= processes;
+    alone.sharding.num_processes = 1;
+    alone.sharding.rank = 0;
+    alone.sharding.split_batches = alone.sharding.even_batches = false;
+    return [jobs = jobs_of(alone, std::move(lease)), processes, rank]() -> Job {
+      Job job = jobs();
+      if (!job) return {};
+      return [job = std::move(job), processes, rank] {
+        Loaded<Batch> loaded = job();
+        loaded.units *= processes;
+        loaded.samples *= processes;
+        loaded.rank = rank;
+        return loaded;
       };
-    } else {
-      position += count;
-      return [this, first, count, batch = std::make_shared<decltype(read)>(std::move(read))] {
-        return finish_batch(std::move(**batch), first, count);
-      };
-    }
-  }
-
-  template <class Samples>
-  Loaded<Batch> finish(Samples&& samples, int64_t first, int64_t size) const {
-    if constexpr (gives_ready_batches<D>()) {
-      return finish_batch(std::move(samples[0]), first, 1);
-    } else {
-      std::vector<int64_t> indices(static_cast<std::size_t>(size));
-      for (int64_t i = 0; i < size; ++i) indices[static_cast<std::size_t>(i)] = first + i;
-      try {
-        return {make_batch(collate_, std::move(samples), indices), size, size};
-      } catch (...) {
-        rethrow_with_samples(indices);
-      }
-    }
-  }
-
-  template <class Ready>
-  Loaded<Batch> finish_batch(Ready&& ready, int64_t first, int64_t units) const {
-    try {
-      Loaded<Batch> loaded = [&]() -> Loaded<Batch> {
-        if constexpr (std::same_as<Collate, DefaultCollate>) {
-          return {std::forward<Ready>(ready)};
-        } else {
-          return {std::invoke(collate_, std::forward<Ready>(ready))};
-        }
-      }();
-      loaded.units = units;
-      loaded.samples = units;
-      bool found = false;
-      visit_tensors(loaded.batch, [&](const at::Tensor& tensor) {
-        if (!std::exchange(found, true)) loaded.samples = rows_of_first_tensor(tensor);
-      });
-      return loaded;
-    } catch (...) {
-      rethrow_with_sample(first);
-    }
+    };
   }
 
   std::shared_ptr<D> dataset_;

@@ -10,7 +10,8 @@
 //   auto batches = data::loader(data::stream_of(std::move(torch_loader)));
 //
 // Given by reference it is borrowed and must outlive the loader; given by pointer it is owned or
-// shared. Its order is its own, so a resumed run only repeats it if the program seeds it alike.
+// shared. Its order is its own, so a resumed run only repeats it if the program seeds it alike, and with
+// several processes rank 0 reads for all, unless Placement::dispatch_batches is false.
 //
 // Needs no header of torch::data: what is named here is only declared.
 #pragma once
@@ -46,6 +47,7 @@ class TorchLoaderStream {
  public:
   using Batch = typename TorchLoader::BatchType;
   static constexpr bool gives_batches = true;
+  static constexpr bool read_by_one_process = true;  // samplers draw from torch's global generator
 
   explicit TorchLoaderStream(std::shared_ptr<TorchLoader> loader) : loader_(std::move(loader)) {}
 

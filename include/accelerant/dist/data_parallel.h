@@ -1,0 +1,128 @@
+// Keeps the copies of a model that several processes train equal: averages the gradients over the
+// processes while backward() runs, and hands on the buffers of rank 0.
+//
+// An Accelerator makes one for each model it prepares in a run of several processes, and calls it around
+// every forward:
+//
+//   dist::DataParallel parallel(world, parameters, [&] { return net->buffers(); }, {});
+//   parallel.before_forward(/*synchronise=*/true);
+//   auto output = parallel.after_forward({net->forward(batch)}, /*synchronise=*/true).front();
+//   loss_of(output).backward();   // leaves the same gradients in all processes
+//   parallel.require_reduced();
+//   optimizer.step();
+//
+// It shares the World and the parameters, and calls the function it was given for the buffers. It must end
+// before main returns, as the World must. All processes must do the same things in the same order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerant/dist/comm_hook.h"
+#include "accelerant/dist/world.h"
+
+namespace c10d {
+class CommHookInterface;
+}
+
+namespace accelerant::dist {
+
+struct DataParallelOptions {
+  // Before a forward, give the buffers of rank 0 (running means of a batch norm, say) to all processes.
+  // Happens at the first forward after one that synchronised, also if that is an evaluation. Default: true.
+  bool broadcast_buffers = true;
+
+  // Look in every iteration which parameters the outputs depend on, and do not wait for gradients of the
+  // others. Needed if parts of the model are left out of some forwards or of the loss; costs a walk over
+  // the graph and a small exchange in each iteration. Default: false.
+  bool find_unused_parameters = false;
+
+  // Promise that every iteration uses the same parameters equally often. They are then found out in the
+  // first iteration, which allows unused parameters, and parameters used in several nested backwards
+  // (activation checkpoints), without a search in each. Default: false.
+  bool static_graph = false;
+
+  // Let the gradients be parts of the buffers that are exchanged, which saves a copy of all gradients in
+  // memory. They must then not be replaced or detached; zero_grad() is fine. Default: false.
+  bool gradient_as_bucket_view = false;
+
+  // Gradients are exchanged in groups of about this size, in MiB: small ones start earlier, large ones
+  // have less overhead. Default: 25 for NCCL and 4 for Gloo, with a first group of 1 MiB. If it is set, the
+  // first group has this size too.
+  std::optional<double> bucket_cap_mb = std::nullopt;
+
+  // How gradients travel. Default: as they are.
+  CommHookOptions comm_hook = {};
+};
+
+// A parameter of the model, whether it is trained or frozen.
+struct NamedParameter {
+  std::string name = {};
+  at::Tensor value = {};
+  bool sparse_gradient =
+      false;  // its gradients are sparse tensors, as those of nn::Embedding with sparse(true)
+};
+
+class DataParallel {
+ public:
+  using Buffers = std::function<std::vector<at::Tensor>()>;
+
+  // Compares the model with those of the other processes, and copies parameters and buffers of rank 0 to
+  // all. A tensor that is there under several names counts once. Parameters that are frozen now are not
+  // reduced later: unfreezing one is an Error at the next forward. Throws Error on every process if the
+  // models differ, saying where.
+  DataParallel(std::shared_ptr<World> world, const std::vector<NamedParameter>& parameters,
+               Buffers buffers, const DataParallelOptions& options = {});
+  ~DataParallel();
+  DataParallel(const DataParallel&) = delete;
+  DataParallel& operator=(const DataParallel&) = delete;
+
+  // Before every forward of the model. `synchronise` is false in the iterations of gradient accumulation
+  // that only add to the gradients of their own process.
+  void before_forward(bool synchronise);
+
+  // After every forward, with all tensors of the output; goes on with what it returns, in the same order.
+  // A synchronised forward makes the next backward() through its outputs average the gradients. Several of
+  // them may end in one backward() or have one each.
+  std::vector<at::Tensor> after_forward(std::vector<at::Tensor> outputs, bool synchronise);
+
+  // Makes the next backward() average the gradients although its forwards were not synchronised.
+  void synchronise_next_backward();
+
+  // Whether a backward() that began when preparations() was `before` averaged the gradients it made.
+  int64_t preparations() const;
+  bool averages_since(int64_t before) const;
+
+  // Before gradients are used (clipped, stepped with): an Error if an iteration that was to be synchronised
+  // left some out, which names them.
+  void require_reduced();
+
+  // How gradients are exchanged, in place of what the options say. Once, before the first backward. The hook
+  // divides by the number of processes itself.
+  void register_hook(std::unique_ptr<c10d::CommHookInterface> hook);
+
+  // Parameters and buffers of the model, for checks and for averaging by hand.
+  const std::vector<NamedParameter>& parameters() const;
+  World& world() const;
+  const DataParallelOptions& options() const;
+
+  struct State;  // internal: src/dist/data_parallel_state.h
+  State& state() const { return *state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// For what backward() threw: says in an Error which exchange failed, or which parameters do not fit what
+// was promised. Any other exception goes on as it is.
+[[noreturn]] void rethrow_backward_error(const std::vector<DataParallel*>& models,
+                                         std::exception_ptr error);
+
+}  // namespace accelerant::dist

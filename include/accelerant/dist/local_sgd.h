@@ -1,0 +1,75 @@
+// Local SGD, as accelerate.LocalSGD: every process makes some steps on its own, without exchanging gradients,
+// then the parameters are averaged over all of them.
+//
+//   dist::LocalSgd local_sgd(world, model.parameters(), {.steps = 8}, no_exchange);
+//   for (auto&& [data, target] : loader) {
+//     ...
+//     optimizer.step();
+//     local_sgd.step();
+//   }
+//   local_sgd.finish();
+//
+// All processes must call step() equally often. Only parameters are averaged, neither buffers nor the state
+// of an optimizer. With one process nothing happens. The World is shared for as long as it is used.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace accelerant::dist {
+
+class World;
+
+// Replaces each tensor by its mean over the processes, in place. Every process gives tensors of the same
+// shapes and types in the same order. They travel together, in one exchange for each type and device (more
+// above 256 MiB). Means of 16-bit tensors are taken in float32. With one process nothing happens.
+void average_parameters(const World& world, const std::vector<at::Tensor>& parameters);
+
+struct LocalSgdOptions {
+  // How many calls of step() lie between two averages. Default: 8.
+  int64_t steps = 8;
+
+  // With false, gradients are exchanged as ever and nothing is averaged. Default: true.
+  bool enabled = true;
+};
+
+class [[nodiscard]] LocalSgd {
+ public:
+  // Ends the exchange of gradients for as long as the object it returns lives.
+  using StopExchange = std::function<std::shared_ptr<void>()>;
+
+  LocalSgd(std::shared_ptr<World> world, std::vector<at::Tensor> parameters,
+           const LocalSgdOptions& options = {}, const StopExchange& stop_exchange = {});
+
+  // Calls finish(), unless an exception is leaving the scope: then the other processes may not be there to
+  // average with. An error of finish() is logged here; call it yourself to see it.
+  ~LocalSgd();
+  LocalSgd(const LocalSgd&) = delete;
+  LocalSgd& operator=(const LocalSgd&) = delete;
+
+  // After each batch. Averages at every `steps`-th call.
+  void step();
+
+  // Averages a last time; gradients are exchanged again. Calls after the first do nothing.
+  void finish();
+
+  // Whether anything happens: enabled, with several processes, and not finished.
+  bool is_active() const { return is_active_; }
+
+  int64_t num_steps() const { return num_steps_; }
+
+ private:
+  std::shared_ptr<World> world_;
+  std::vector<at::Tensor> parameters_;
+  int64_t steps_;
+  int64_t num_steps_ = 0;
+  bool is_active_;
+  int exceptions_at_entry_;
+  std::shared_ptr<void> exchange_stopped_;
+};
+
+}  // namespace accelerant::dist

@@ -1,0 +1,75 @@
+// The processes of a run and what connects them: a store for keys and values, a group for the
+// training's tensors, and a group of its own for control messages.
+//
+//   auto world = dist::World::join(dist::Environment::detect());
+//   if (world->rank() == 0) ...
+//
+// An Accelerator makes one and owns it. The groups end with the World: it must be gone before main
+// returns. Every process must make its Worlds, and all exchanges through one, in the same order.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "accelerant/dist/environment.h"
+#include "accelerant/dist/process_group_options.h"
+
+namespace accelerant::dist {
+
+// Internal, in src/dist.
+struct Groups;
+class FailureHandler;
+class Monitor;
+class Progress;
+
+class World {
+ public:
+  // Waits until all processes have come. With one process nothing is connected. `device` is what the
+  // training runs on. Throws Error if a process does not come in time, naming it.
+  static std::shared_ptr<World> join(const Environment& environment,
+                                     const ProcessGroupOptions& options = {},
+                                     c10::Device device = c10::Device(c10::DeviceType::CPU));
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  const Environment& environment() const { return environment_; }
+  int64_t rank() const { return environment_.process_index; }
+  int64_t size() const { return environment_.num_processes; }
+  c10::Device device() const { return device_; }
+  std::chrono::milliseconds timeout() const { return options_.timeout; }
+  // Whether the processes compare what they do before every exchange: ProcessGroupOptions::debug.
+  bool is_debug() const { return is_debug_; }
+
+  // Whether there are groups: with several processes, until close().
+  bool is_connected() const { return groups_ != nullptr; }
+
+  // Ends the groups. Exchanges after that are an Error.
+  void close();
+
+  // For other parts of the library. An Error if there are none.
+  Groups& groups() const;
+
+  // What this process is doing, for the other processes to see.
+  Progress& progress() const { return *progress_; }
+
+  // Null where processes do not watch each other.
+  Monitor* monitor() const { return monitor_.get(); }
+
+ private:
+  World(const Environment& environment, const ProcessGroupOptions& options, c10::Device device);
+
+  Environment environment_;
+  ProcessGroupOptions options_;
+  c10::Device device_;
+  std::unique_ptr<Progress> progress_;
+  bool is_debug_ = false;
+  std::unique_ptr<Groups> groups_;
+  std::unique_ptr<Monitor> monitor_;
+  std::unique_ptr<FailureHandler> failure_handler_;
+};
+
+}  // namespace accelerant::dist

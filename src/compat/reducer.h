@@ -1,0 +1,63 @@
+// The Reducer of libtorch, whose constructor changes from version to version.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "compat/torch_version.h"
+
+namespace accelerant::compat {
+
+struct ReducerArguments {
+  std::vector<at::Tensor> parameters;
+  std::vector<std::vector<size_t>>
+      buckets;  // indices of parameters, in the order they are exchanged
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::vector<bool> sparse_gradients;
+  int64_t bucket_bytes = 0;
+  int64_t first_bucket_bytes = 0;
+  bool find_unused_parameters = false;
+  bool gradient_as_bucket_view = false;
+  std::unordered_map<size_t, std::string> names;
+};
+
+// Also tells where an iteration stands, which the Reducer itself keeps for its children.
+class Reducer : public c10d::Reducer {
+ public:
+  explicit Reducer(ReducerArguments a)
+      : c10d::Reducer(std::move(a.parameters), std::move(a.buckets), std::move(a.group),
+                      std::move(a.sparse_gradients), a.bucket_bytes, a.find_unused_parameters,
+                      a.gradient_as_bucket_view, std::move(a.names), a.first_bucket_bytes,
+                      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+                      /*bucket_bytes_cap_list=*/{}) {}
+
+  // From prepare_for_backward() until all gradients are reduced.
+  bool is_armed() const {
+    const std::lock_guard lock(mutex_);
+    return expect_autograd_hooks_;
+  }
+
+  // Notes the order of gradients from the backward that comes now. Two of them before the buckets are made
+  // anew would note every parameter twice.
+  void note_order_from_here() {
+    const std::lock_guard lock(mutex_);
+    rebuilt_params_.clear();
+    rebuilt_param_indices_.clear();
+  }
+
+  // Counts the uses of parameters in a static graph from the backward that comes now. Those before, which
+  // were not to be reduced, are counted by the Reducer too, and it would wait for as many later.
+  void count_uses_from_here() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [index, count] : numGradHooksTriggeredMap_) count = 0;
+    num_bwd_calls_ = 0;
+    first_autograd_hook_called_ = false;
+  }
+
+  // Some gradients of the iteration have come, others have not.
+  bool is_unfinished() const {
+    const std::lock_guard lock(mutex_);
+    return require_finalize_;
+  }
+};
+
+}  // namespace accelerant::compat

@@ -1,0 +1,33 @@
+// Where the heartbeats of all processes stand.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace accelerant::dist {
+
+// Thread-safe. Nothing here throws or blocks for longer than it is told to: a store whose process is
+// stopped never answers.
+class Board {
+ public:
+  virtual ~Board() = default;
+
+  // Puts the text in place of this process's last one. Returns at once.
+  virtual void write(const std::string& text) = 0;
+
+  // Waits until what was written is on its way. False: not in this time.
+  virtual bool flush(std::chrono::milliseconds timeout) = 0;
+
+  // The texts of all processes, in the order of ranks; empty for one that has written nothing. Nothing if
+  // there was no answer in this time.
+  virtual std::optional<std::vector<std::string>> read(std::chrono::milliseconds timeout) = 0;
+
+  // Why the last attempt failed; empty if it did not, or if there was no answer.
+  virtual std::string last_error() const = 0;
+};
+
+}  // namespace accelerant::dist

@@ -1,0 +1,21 @@
+// Makes the hook that c10d::Reducer sends its buckets through. A heavy header: only for sources that talk
+// to c10d.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include <memory>
+
+#include "accelerant/dist/comm_hook.h"
+
+namespace accelerant::dist {
+
+// For Reducer::register_comm_hook, which takes it over. Nothing for CommHook::no: the Reducer's own way is
+// the fastest then. Throws Error if the options cannot be.
+//
+// All its exchanges are started by the threads that call the Reducer, in an order that depends on nothing
+// but the order of the buckets, so the group may be the one that the Reducer uses itself.
+std::unique_ptr<c10d::CommHookInterface> make_comm_hook(
+    const CommHookOptions& options, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+}  // namespace accelerant::dist

@@ -1,0 +1,244 @@
+#include "accelerant/dist/data_parallel.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include "accelerant/core/error.h"
+#include "compat/autograd_node.h"
+#include "dist/data_parallel_state.h"
+#include "dist/exchange.h"
+#include "dist/groups.h"
+#include "dist/join.h"
+
+namespace accelerant::dist {
+namespace {
+
+constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;
+
+// One node behind all outputs. If the loss uses only some of them, the others still pass on an (undefined)
+// gradient, so that the Reducer hears of every parameter it has found in the graph.
+struct OutputSink : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    return std::move(gradients);
+  }
+};
+
+bool has_graph(const at::Tensor& tensor) { return tensor.defined() && tensor.grad_fn(); }
+
+void pass_through_sink(std::vector<at::Tensor>& outputs) {
+  const auto sink = compat::make_node<OutputSink>();
+  for (at::Tensor& output : outputs) {
+    if (!has_graph(output)) continue;
+    sink->add_next_edge(torch::autograd::impl::gradient_edge(output));
+    // The same memory with another history.
+    output = output.detach();
+    torch::autograd::set_history(output, sink);
+  }
+}
+
+// A tensor that every backend can send: those of other types as bytes of the same memory.
+at::Tensor sendable(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kChar:
+    case at::kByte:
+    case at::kBool:
+    case at::kInt:
+    case at::kLong:
+      return tensor.detach();
+    default:
+      return tensor.is_contiguous() ? tensor.detach().view({-1}).view(at::kByte) : tensor.detach();
+  }
+}
+
+void broadcast(const World& world, const char* name, const std::vector<at::Tensor>& tensors,
+               int source) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> sent;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.numel() > 0) sent.push_back(sendable(tensor));
+  }
+  if (sent.empty()) return;
+  exchange(world, name, [&](Groups& groups) {
+    c10d::broadcast_coalesced(groups.data, sent, kBroadcastBytes, source);
+  });
+}
+
+}  // namespace
+
+void DataParallel::State::broadcast_model(int source) {
+  std::vector<at::Tensor> tensors = buffers();
+  for (const NamedParameter& parameter : parameters) tensors.push_back(parameter.value);
+  broadcast(*world, "giving the model to all processes", tensors, source);
+}
+
+void DataParallel::State::broadcast_buffers(int source) {
+  const std::vector<at::Tensor> tensors = buffers();
+  std::vector<std::pair<at::Tensor, uint32_t>> versions;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && !tensor.is_inference())
+      versions.emplace_back(tensor, tensor._version());
+  }
+  broadcast(*world, "giving the buffers to all processes", tensors, source);
+  // Forwards that still wait for their backward may have saved a buffer. The exchange shall not count as a
+  // change that makes this backward fail.
+  for (const auto& [tensor, version] : versions) {
+    c10::VariableVersion counter = torch::autograd::impl::version_counter(tensor);
+    counter.set_version(version);
+  }
+}
+
+void DataParallel::State::check_iteration() const {
+  if (graph_is_followed) {
+    throw Error(ErrorDetails{
+        .problem = "This process had no batch when the other processes learnt the static graph",
+        .expected = "a batch in every process in the first iteration, with static_graph",
+        .hint =
+            "set find_unused_parameters instead of static_graph, or give every process a batch"});
+  }
+  auto next = trained.begin();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (next != trained.end() && *next == i) {
+      ++next;
+    } else if (parameters[i].value.requires_grad()) {
+      throw Error(ErrorDetails{
+          .problem =
+              parameters[i].name + " requires gradients, but did not when the model was prepared",
+          .expected = "the parameters that were trained then",
+          .got = "one more, whose gradients would differ between the processes",
+          .hint = "unfreeze parameters before prepare(), or prepare the model again"});
+    }
+  }
+}
+
+void DataParallel::State::rebuild_buckets() {
+  if (reducer->is_unfinished()) {
+    try {
+      reducer->check_finalized();
+    } catch (const std::exception& error) {
+      rethrow_unfinished(error);
+    }
+  }
+  // Once, in spite of being called in every forward.
+  exchange_if_due(*world, "agreeing on the order of gradients",
+                  [&](Groups&) { reducer->rebuild_buckets(); });
+}
+
+void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {
+  reducer->note_order_from_here();
+  reducer->prepare_for_backward(outputs);
+  ++preparations;
+  is_announced = false;
+}
+
+void DataParallel::State::announce_backward() {
+  if (join != nullptr && !std::exchange(is_announced, true)) join->announce_backward(*this);
+}
+
+void DataParallel::State::reach_output() {
+  if (!reducer->is_armed()) {
+    // A second backward after synchronised forwards: what the first one left is the same everywhere, so
+    // reducing the sum again gives the average of both.
+    if (options.find_unused_parameters || options.static_graph) {
+      throw Error(ErrorDetails{
+          .problem = "A second backward() after forwards that synchronise",
+          .expected = "one backward() for them, with find_unused_parameters or static_graph",
+          .got = "gradients that have been averaged already",
+          .hint = "add the losses and call backward() once, or synchronise only the last forward"});
+    }
+    arm({});
+  }
+  announce_backward();
+  if (options.static_graph && !std::exchange(graph_is_known, true)) {
+    // Nothing is reduced while this backward counts how often each parameter is used.
+    reducer->count_uses_from_here();
+    torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this()] {
+      if (const auto state = self.lock()) state->reducer->delay_all_reduce();
+    });
+  }
+}
+
+DataParallel::DataParallel(std::shared_ptr<World> world,
+                           const std::vector<NamedParameter>& parameters, Buffers buffers,
+                           const DataParallelOptions& options)
+    : state_(std::make_shared<State>(std::move(world), parameters, std::move(buffers), options)) {}
+
+DataParallel::~DataParallel() = default;
+
+void DataParallel::before_forward(bool synchronise) {
+  State& state = *state_;
+  const bool with_gradients = at::GradMode::is_enabled();
+  // Processes whose inputs have ended follow only the training of the others.
+  if (state.join != nullptr && !with_gradients) return;
+  if (with_gradients && synchronise) {
+    state.check_iteration();
+    state.reducer->prepare_for_forward();
+  }
+  const int source = state.join != nullptr ? state.join->announce_forward(state, synchronise) : 0;
+  if (with_gradients) state.rebuild_buckets();
+  if (state.buffers_due && state.options.broadcast_buffers) state.broadcast_buffers(source);
+}
+
+std::vector<at::Tensor> DataParallel::after_forward(std::vector<at::Tensor> outputs,
+                                                    bool synchronise) {
+  State& state = *state_;
+  const bool with_gradients = at::GradMode::is_enabled();
+  if (state.join != nullptr && !with_gradients) return outputs;
+  state.buffers_due = with_gradients && synchronise;
+  if (!with_gradients) return outputs;
+  const bool searches = state.options.find_unused_parameters && !state.options.static_graph;
+  if (synchronise) state.arm(searches ? outputs : std::vector<at::Tensor>{});
+  if (searches) pass_through_sink(outputs);
+  if (synchronise) {
+    for (const at::Tensor& output : outputs) {
+      if (!has_graph(output)) continue;
+      output.register_hook([self = state.weak_from_this()](const at::TensorBase&) {
+        if (const auto living = self.lock()) living->reach_output();
+      });
+    }
+  }
+  return outputs;
+}
+
+void DataParallel::synchronise_next_backward() {
+  if (state_->options.find_unused_parameters && !state_->options.static_graph) {
+    throw Error(ErrorDetails{
+        .problem =
+            "Gradients of forwards without synchronisation cannot be synchronised afterwards",
+        .expected = "a model without find_unused_parameters, which looks for them in the forward",
+        .got = "find_unused_parameters = true",
+        .hint = "synchronise the last forward instead"});
+  }
+  state_->arm({});
+  state_->announce_backward();
+}
+
+// A preparation that still waits for its backward counts as one to come.
+int64_t DataParallel::preparations() const {
+  return state_->preparations - (state_->reducer->is_armed() ? 1 : 0);
+}
+
+bool DataParallel::averages_since(int64_t before) const { return state_->preparations > before; }
+
+void DataParallel::require_reduced() {
+  if (!state_->reducer->is_unfinished()) return;
+  try {
+    state_->reducer->check_finalized();
+  } catch (const std::exception& error) {
+    state_->rethrow_unfinished(error);
+  }
+}
+
+void DataParallel::register_hook(std::unique_ptr<c10d::CommHookInterface> hook) {
+  state_->reducer->register_comm_hook(std::move(hook));
+}
+
+const std::vector<NamedParameter>& DataParallel::parameters() const { return state_->parameters; }
+World& DataParallel::world() const { return *state_->world; }
+const DataParallelOptions& DataParallel::options() const { return state_->options; }
+
+}  // namespace accelerant::dist

@@ -1,0 +1,142 @@
+#include <c10/util/StringUtil.h>
+
+#include <limits>
+#include <set>
+
+#include "accelerant/core/error.h"
+#include "dist/comm_hook.h"
+#include "dist/data_parallel_state.h"
+#include "dist/groups.h"
+#include "dist/model_check.h"
+
+namespace accelerant::dist {
+namespace {
+
+constexpr double kMiB = 1024.0 * 1024.0;
+constexpr double kDefaultCapGloo = 4;
+constexpr double kDefaultCapNccl = 25;
+
+std::vector<NamedParameter> each_once(const std::vector<NamedParameter>& parameters) {
+  std::vector<NamedParameter> once;
+  std::set<const void*> seen;
+  for (const NamedParameter& parameter : parameters) {
+    if (seen.insert(parameter.value.unsafeGetTensorImpl()).second) once.push_back(parameter);
+  }
+  return once;
+}
+
+// What keeps this process from training the model, or nothing.
+std::string problem_of(const std::vector<NamedParameter>& parameters,
+                       const DataParallelOptions& options) {
+  if (options.bucket_cap_mb && !(*options.bucket_cap_mb > 0)) {
+    return c10::str("bucket_cap_mb is ", *options.bucket_cap_mb, ", but must be more than 0");
+  }
+  bool is_trained = false;
+  for (const NamedParameter& parameter : parameters) {
+    if (!parameter.value.defined())
+      return c10::str("the parameter ", parameter.name, " is undefined");
+    is_trained = is_trained || parameter.value.requires_grad();
+    const auto& first = parameters.front();
+    if (parameter.value.device().type() != first.value.device().type()) {
+      return c10::str(first.name, " is on ", first.value.device(), ", but ", parameter.name, " on ",
+                      parameter.value.device());
+    }
+  }
+  if (is_trained) return {};
+  return "no parameter requires gradients; prepare it for evaluation only";
+}
+
+struct BucketSizes {
+  int64_t first = 0;
+  int64_t others = 0;
+};
+
+BucketSizes bucket_sizes(const DataParallelOptions& options, bool is_nccl) {
+  const auto bytes = [](double mib) {
+    return std::max<int64_t>(1, static_cast<int64_t>(mib * kMiB));
+  };
+  if (options.bucket_cap_mb) return {bytes(*options.bucket_cap_mb), bytes(*options.bucket_cap_mb)};
+  return {c10d::kDefaultFirstBucketBytes, bytes(is_nccl ? kDefaultCapNccl : kDefaultCapGloo)};
+}
+
+bool is_nccl(c10d::ProcessGroup& group, c10::Device device) {
+  return device.is_cuda() && group.getBackend(device.type())->getBackendName() == "nccl";
+}
+
+std::shared_ptr<compat::Reducer> make_reducer(const DataParallel::State& state) {
+  compat::ReducerArguments arguments;
+  arguments.group = state.group;
+  arguments.find_unused_parameters = state.options.find_unused_parameters;
+  arguments.gradient_as_bucket_view = state.options.gradient_as_bucket_view;
+  for (const size_t index : state.trained) {
+    const NamedParameter& parameter = state.parameters[index];
+    arguments.names[arguments.parameters.size()] = parameter.name;
+    arguments.parameters.push_back(parameter.value);
+    arguments.sparse_gradients.push_back(parameter.sparse_gradient);
+  }
+  const BucketSizes sizes =
+      bucket_sizes(state.options, is_nccl(*state.group, arguments.parameters.front().device()));
+  arguments.first_bucket_bytes = sizes.first;
+  arguments.bucket_bytes = sizes.others;
+
+  // The order in which gradients come is known after the first iteration, when the Reducer makes its
+  // buckets anew. Until then everything is in one, unless that would never happen.
+  const bool order_will_be_known =
+      state.options.static_graph || !state.options.find_unused_parameters;
+  std::vector<size_t> limits = {static_cast<size_t>(sizes.first),
+                                static_cast<size_t>(sizes.others)};
+  if (order_will_be_known) limits = {static_cast<size_t>(std::numeric_limits<int64_t>::max())};
+  arguments.buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
+      arguments.parameters, limits, arguments.sparse_gradients));
+  // Gradients come roughly in the opposite order of the parameters.
+  std::reverse(arguments.buckets.begin(), arguments.buckets.end());
+  return std::make_shared<compat::Reducer>(std::move(arguments));
+}
+
+}  // namespace
+
+DataParallel::State::State(std::shared_ptr<World> shared_world,
+                           const std::vector<NamedParameter>& all_parameters,
+                           Buffers buffers_function, const DataParallelOptions& given_options)
+    : world(std::move(shared_world)),
+      parameters(each_once(all_parameters)),
+      buffers(std::move(buffers_function)),
+      options(given_options),
+      group(world->groups().data) {
+  // A process with a problem tells it to the others too, which would wait for it otherwise.
+  const std::string problem = problem_of(parameters, options);
+  require_same_model(*world, problem.empty() ? describe_model(parameters, buffers(), options)
+                                             : std::vector{c10::str("a problem\t(", problem, ")")});
+  if (!problem.empty()) {
+    throw Error(ErrorDetails{.problem = "The model cannot be trained by several processes",
+                             .got = problem});
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].value.requires_grad()) trained.push_back(i);
+  }
+  broadcast_model(/*source=*/0);
+  reducer = make_reducer(*this);
+  logger = std::make_shared<c10d::Logger>(reducer);
+  reducer->set_logger(logger);
+  logger->set_construction_data_and_log("Accelerant", /*device_ids=*/{}, /*output_device=*/-1,
+                                        options.broadcast_buffers, /*has_sync_bn=*/false,
+                                        options.static_graph);
+  if (options.static_graph) {
+    reducer->set_static_graph();
+    logger->set_static_graph();
+  }
+  if (auto hook = make_comm_hook(options.comm_hook, group)) {
+    reducer->register_comm_hook(std::move(hook));
+  }
+}
+
+DataParallel::State::~State() {
+  try {
+    logger.reset();
+    reducer.reset();
+  } catch (const std::exception&) {
+    // Both may complain of an iteration that was broken off, which has been told before.
+  }
+}
+
+}  // namespace accelerant::dist

@@ -1,0 +1,58 @@
+// What is behind a DataParallel, in the types of c10d. A heavy header.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/logger.hpp>
+
+#include "accelerant/dist/data_parallel.h"
+#include "compat/reducer.h"
+
+namespace accelerant::dist {
+
+class Join;
+
+// Shared with the hooks on the outputs of forwards, which may outlive the DataParallel.
+struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
+  State(std::shared_ptr<World> world, const std::vector<NamedParameter>& parameters,
+        Buffers buffers, const DataParallelOptions& options);
+  ~State();
+
+  // Makes the next backward() reduce. `outputs` tell what is unused, if that is to be found out.
+  void arm(const std::vector<at::Tensor>& outputs);
+
+  // When backward() comes to an output of a forward that was synchronised.
+  void reach_output();
+
+  // Tells processes without inputs that gradients will be reduced.
+  void announce_backward();
+
+  // An Error if parameters take part that did not when the Reducer was made.
+  void check_iteration() const;
+
+  void rebuild_buckets();
+  void broadcast_buffers(int source);
+  void broadcast_model(int source);
+
+  // Throws what the Reducer said about missing gradients in our words.
+  [[noreturn]] void rethrow_unfinished(const std::exception& error) const;
+
+  std::shared_ptr<World> world;
+  std::vector<NamedParameter> parameters;  // each tensor once
+  std::vector<size_t> trained;             // those that the Reducer has
+  Buffers buffers;
+  DataParallelOptions options;
+
+  // Its own hold on the group, so that the Reducer never has one that is gone.
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::shared_ptr<compat::Reducer> reducer;
+  // The Reducer reports to it and crashes without.
+  std::shared_ptr<c10d::Logger> logger;
+
+  bool buffers_due = true;         // the last forward was synchronised
+  int64_t preparations = 0;        // calls of arm()
+  bool graph_is_known = false;     // a static graph has had its first backward
+  bool graph_is_followed = false;  // only in other processes
+  bool is_announced = false;       // the backward that is to reduce, to the join
+  Join* join = nullptr;            // while inputs are uneven
+};
+
+}  // namespace accelerant::dist

@@ -1,0 +1,57 @@
+// Every exchange between processes goes through here, so that all of them are named in errors and to the
+// monitor, and can be made to fail in tests.
+#pragma once
+
+#include <exception>
+#include <utility>
+
+#include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
+#include "accelerant/dist/world.h"
+#include "dist/progress.h"
+
+namespace accelerant::dist {
+
+// Throws an Error that says which exchange failed and because of whom, as far as can be told.
+[[noreturn]] void rethrow_exchange_error(const World& world, const char* name,
+                                         std::exception_ptr error);
+
+namespace detail {
+
+template <class F>
+auto exchange(const World& world, const char* name, F& f) {
+  try {
+    failpoint(name);
+    return f(world.groups());
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    rethrow_exchange_error(world, name, std::current_exception());
+  }
+}
+
+}  // namespace detail
+
+// Calls f(groups), in which all processes take part, in the same order of calls. The name must be a literal,
+// and the same on all.
+template <class F>
+auto exchange(const World& world, const char* name, F&& f) {
+  const auto operation = world.progress().collective(name);
+  return detail::exchange(world, name, f);
+}
+
+// The same for f that may find there is nothing to exchange, which others need not know.
+template <class F>
+auto exchange_if_due(const World& world, const char* name, F&& f) {
+  const auto operation = world.progress().wait(name);
+  return detail::exchange(world, name, f);
+}
+
+// The same for messages between two processes.
+template <class F>
+auto exchange_between_two(const World& world, const char* name, F&& f) {
+  const auto operation = world.progress().wait(name);
+  return detail::exchange(world, name, f);
+}
+
+}  // namespace accelerant::dist

@@ -1,0 +1,22 @@
+// How the processes of a run find each other: a store of keys and values that one of them, or their
+// launcher, serves over TCP.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+
+#include "accelerant/dist/environment.h"
+
+namespace accelerant::dist {
+
+// The store of this process's run. The connection lasts as long as the process: a second World uses it
+// too. Throws Error if it cannot be served or reached.
+c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment,
+                                         std::chrono::milliseconds timeout);
+
+// Waits until every process has called this with the same store. Throws Error that names those missing.
+void await_all(c10d::Store& store, const Environment& environment,
+               std::chrono::milliseconds timeout);
+
+}  // namespace accelerant::dist
