@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import distributed
 import loader
 import torch
 import training
@@ -124,8 +125,12 @@ def main():
     parser.add_argument("--program", help="the C++ benchmark of the scaler, bench-scaler-tail")
     parser.add_argument("--loader", help="the C++ benchmark of loaders, bench-loader")
     parser.add_argument("--training", help="the C++ benchmark of training steps, bench-training")
+    parser.add_argument("--distributed", help="the C++ benchmark of several processes, bench-distributed")
+    parser.add_argument("--launcher", help="the command accelerant, whose start-up is measured with --distributed")
+    parser.add_argument("--sweep", action="store_true", help="with --distributed: also try sizes of buckets")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one short round of the training steps, to see them run")
+    parser.add_argument("--quick", action="store_true",
+                        help="one short round of the training steps, of one process and of several, to see them run")
     parser.add_argument("--save", help="write the table to this file too")
     arguments = parser.parse_args()
     cases = [("nano", "cpu")]
@@ -138,6 +143,9 @@ def main():
         text += loader.table(arguments.loader, arguments.rounds) + "\n"
     if arguments.training:
         text += training.table(arguments.training, 1 if arguments.quick else arguments.rounds, arguments.quick) + "\n"
+    if arguments.distributed:
+        text += distributed.table(arguments.distributed, arguments.launcher,
+                                  1 if arguments.quick else arguments.rounds, arguments.quick, arguments.sweep) + "\n"
     print(text)
     if arguments.save:
         pathlib.Path(arguments.save).write_text(text.rstrip() + "\n")

@@ -131,6 +131,28 @@ class GptTask:
         return F.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
+class MlpTask:
+    layers, width = 8, 1024
+
+    def __init__(self, batch):
+        self.batch = batch
+
+    def make_network(self):
+        layers = [nn.Linear(self.width, self.width)]
+        for _ in range(self.layers - 1):
+            layers += [nn.ReLU(), nn.Linear(self.width, self.width)]
+        return nn.Sequential(*layers)
+
+    def make_optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=1e-3)
+
+    def make_data(self, batches):
+        return (torch.randn(batches * self.batch, self.width), torch.randn(batches * self.batch, self.width))
+
+    def loss(self, output, target):
+        return F.mse_loss(output, target)
+
+
 TASKS = {"empty": EmptyTask, "cnn": CnnTask, "gpt": GptTask}
 
 

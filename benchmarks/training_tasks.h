@@ -1,5 +1,5 @@
-// What bench-training trains: an almost empty network, a small CNN and a small GPT. training_loop.py
-// has the same ones.
+// What bench-training and bench-distributed train: an almost empty network, a small CNN, a small GPT
+// and a stack of wide layers. training_loop.py has the same ones.
 #pragma once
 
 #include <torch/torch.h>
@@ -152,5 +152,31 @@ struct GptTask {
   }
   static at::Tensor loss(const at::Tensor& output, const at::Tensor& target) {
     return at::cross_entropy_loss(output.flatten(0, 1), target.flatten());
+  }
+};
+
+// 8.4 M parameters in few tensors: much to exchange for what there is to compute.
+struct MlpTask {
+  explicit MlpTask(int64_t rows) : batch(rows) {}
+
+  int64_t batch;
+  static constexpr int64_t layers = 8, width = 1024;
+
+  auto make_network() const {
+    torch::nn::Sequential network;
+    for (int64_t i = 0; i < layers; ++i) {
+      if (i > 0) network->push_back(torch::nn::ReLU());
+      network->push_back(torch::nn::Linear(width, width));
+    }
+    return network;
+  }
+  std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> of) const {
+    return std::make_shared<torch::optim::SGD>(std::move(of), torch::optim::SGDOptions(1e-3));
+  }
+  std::tuple<at::Tensor, at::Tensor> make_data(int64_t batches) const {
+    return {at::randn({batches * batch, width}), at::randn({batches * batch, width})};
+  }
+  static at::Tensor loss(const at::Tensor& output, const at::Tensor& target) {
+    return at::mse_loss(output, target);
   }
 };

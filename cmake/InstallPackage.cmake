@@ -1,4 +1,5 @@
-# `cmake --install` puts headers, library and package files in place for find_package(accelerant).
+# `cmake --install` puts headers, library, package files for find_package(accelerant) and the
+# command in place.
 
 include(CMakePackageConfigHelpers)
 
@@ -7,6 +8,14 @@ install(TARGETS accelerant accelerant_core EXPORT accelerantTargets
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
         INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+if(ACCELERANT_BUILD_CLI)
+  # The helpers find libtorch where this build did; CMake would drop that on the way.
+  set_target_properties(accelerant-describe accelerant-selftest PROPERTIES
+    INSTALL_RPATH_USE_LINK_PATH ON)
+  install(TARGETS accelerant_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(TARGETS accelerant-describe accelerant-selftest
+          RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/accelerant")
+endif()
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/accelerant" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT accelerantTargets NAMESPACE accelerant:: DESTINATION "${package_dir}")
 

@@ -129,6 +129,17 @@ std::optional<int64_t> LoaderState::batches_left() const {
   return std::max(shares_->steps() - delivered_ + current, current);
 }
 
+int64_t LoaderState::current_rows() const {
+  if (!active_ || delivered_ == 0) return 0;
+  if (counts_as_it_goes()) return current_rows_;
+  return static_cast<int64_t>(plan_->indices(delivered_ - 1).size());
+}
+
+bool LoaderState::all_have_batch() const {
+  if (!active_ || !shares_ || counts_as_it_goes()) return true;
+  return shares_->for_rank(sharding_.num_processes - 1).steps() >= delivered_;
+}
+
 int64_t LoaderState::remainder() const {
   if (kind_ != SourceKind::batch_stream && dataset_length_) {
     return active_ ? shares_->remainder()
@@ -216,7 +227,7 @@ void LoaderState::begin_loop() {
   }
   current_epoch_ = next_epoch_;
   start_ = position_ = start;
-  current_samples_ = current_units_ = delivered_ = 0;
+  current_samples_ = current_rows_ = current_units_ = delivered_ = 0;
   last_ = decided_ = false;
   next_skip_ = 0;
   ++loops_;
@@ -240,7 +251,8 @@ std::shared_ptr<BatchLine> LoaderState::line() {
   return line_;
 }
 
-void LoaderState::deliver(int64_t units, int64_t samples, bool nothing_ahead) {
+void LoaderState::deliver(int64_t units, int64_t samples, int64_t rows, bool nothing_ahead) {
+  current_rows_ = rows;
   if (counts_as_it_goes()) {
     current_units_ = units;
     current_samples_ = samples;

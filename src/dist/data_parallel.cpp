@@ -1,10 +1,11 @@
 #include "accelerant/dist/data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include "accelerant/core/error.h"
+#include "compat/autograd_node.h"
 #include "dist/data_parallel_state.h"
 #include "dist/exchange.h"
 #include "dist/groups.h"
@@ -17,33 +18,22 @@ constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;
 
 // One node behind all outputs. If the loss uses only some of them, the others still pass on an (undefined)
 // gradient, so that the Reducer hears of every parameter it has found in the graph.
-struct OutputSink : torch::autograd::Function<OutputSink> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                torch::autograd::variable_list outputs) {
-    context->set_materialize_grads(false);
-    // Copies: an output that is returned as it is could not be changed in place any more.
-    for (at::Tensor& output : outputs) output = output.clone();
-    return outputs;
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    return gradients;
+struct OutputSink : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    return std::move(gradients);
   }
 };
 
 bool has_graph(const at::Tensor& tensor) { return tensor.defined() && tensor.grad_fn(); }
 
 void pass_through_sink(std::vector<at::Tensor>& outputs) {
-  torch::autograd::variable_list sunk;
-  for (const at::Tensor& output : outputs) {
-    if (has_graph(output)) sunk.push_back(output);
-  }
-  if (sunk.empty()) return;
-  sunk = OutputSink::apply(sunk);
-  auto next = sunk.begin();
+  const auto sink = compat::make_node<OutputSink>();
   for (at::Tensor& output : outputs) {
-    if (has_graph(output)) output = *next++;
+    if (!has_graph(output)) continue;
+    sink->add_next_edge(torch::autograd::impl::gradient_edge(output));
+    // The same memory with another history.
+    output = output.detach();
+    torch::autograd::set_history(output, sink);
   }
 }
 
@@ -102,7 +92,14 @@ void DataParallel::State::broadcast_buffers(int source) {
   }
 }
 
-void DataParallel::State::check_frozen() const {
+void DataParallel::State::check_iteration() const {
+  if (graph_is_followed) {
+    throw Error(ErrorDetails{
+        .problem = "This process had no batch when the other processes learnt the static graph",
+        .expected = "a batch in every process in the first iteration, with static_graph",
+        .hint =
+            "set find_unused_parameters instead of static_graph, or give every process a batch"});
+  }
   auto next = trained.begin();
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (next != trained.end() && *next == i) {
@@ -126,34 +123,43 @@ void DataParallel::State::rebuild_buckets() {
       rethrow_unfinished(error);
     }
   }
-  exchange(*world, "agreeing on the order of gradients",
-           [&](Groups&) { reducer->rebuild_buckets(); });
+  // Once, in spite of being called in every forward.
+  exchange_if_due(*world, "agreeing on the order of gradients",
+                  [&](Groups&) { reducer->rebuild_buckets(); });
 }
 
 void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {
+  reducer->note_order_from_here();
   reducer->prepare_for_backward(outputs);
   ++preparations;
+  is_announced = false;
+}
+
+void DataParallel::State::announce_backward() {
+  if (join != nullptr && !std::exchange(is_announced, true)) join->announce_backward(*this);
 }
 
 void DataParallel::State::reach_output() {
-  const bool is_first_of_static_graph =
-      options.static_graph && iterations == 1 && !std::exchange(delay_queued, true);
-  if (is_first_of_static_graph) {
+  if (!reducer->is_armed()) {
+    // A second backward after synchronised forwards: what the first one left is the same everywhere, so
+    // reducing the sum again gives the average of both.
+    if (options.find_unused_parameters || options.static_graph) {
+      throw Error(ErrorDetails{
+          .problem = "A second backward() after forwards that synchronise",
+          .expected = "one backward() for them, with find_unused_parameters or static_graph",
+          .got = "gradients that have been averaged already",
+          .hint = "add the losses and call backward() once, or synchronise only the last forward"});
+    }
+    arm({});
+  }
+  announce_backward();
+  if (options.static_graph && !std::exchange(graph_is_known, true)) {
     // Nothing is reduced while this backward counts how often each parameter is used.
+    reducer->count_uses_from_here();
     torch::autograd::Engine::get_default_engine().queue_callback([self = weak_from_this()] {
       if (const auto state = self.lock()) state->reducer->delay_all_reduce();
     });
-    return;
   }
-  if (reducer->is_armed()) return;
-  // A second backward after synchronised forwards: what the first one left is the same everywhere, so
-  // reducing the sum again gives the average of both.
-  if (!options.find_unused_parameters && !options.static_graph) return arm({});
-  throw Error(ErrorDetails{
-      .problem = "A second backward() after forwards that synchronise",
-      .expected = "one backward() for them, with find_unused_parameters or static_graph",
-      .got = "gradients that have been averaged already",
-      .hint = "add the losses and call backward() once, or synchronise only the last forward"});
 }
 
 DataParallel::DataParallel(std::shared_ptr<World> world,
@@ -169,11 +175,10 @@ void DataParallel::before_forward(bool synchronise) {
   // Processes whose inputs have ended follow only the training of the others.
   if (state.join != nullptr && !with_gradients) return;
   if (with_gradients && synchronise) {
-    state.check_frozen();
-    ++state.iterations;
+    state.check_iteration();
     state.reducer->prepare_for_forward();
   }
-  const int source = state.join != nullptr ? state.join->announce(state, synchronise) : 0;
+  const int source = state.join != nullptr ? state.join->announce_forward(state, synchronise) : 0;
   if (with_gradients) state.rebuild_buckets();
   if (state.buffers_due && state.options.broadcast_buffers) state.broadcast_buffers(source);
 }
@@ -209,6 +214,7 @@ void DataParallel::synchronise_next_backward() {
         .hint = "synchronise the last forward instead"});
   }
   state_->arm({});
+  state_->announce_backward();
 }
 
 // A preparation that still waits for its backward counts as one to come.

@@ -22,8 +22,11 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // When backward() comes to an output of a forward that was synchronised.
   void reach_output();
 
+  // Tells processes without inputs that gradients will be reduced.
+  void announce_backward();
+
   // An Error if parameters take part that did not when the Reducer was made.
-  void check_frozen() const;
+  void check_iteration() const;
 
   void rebuild_buckets();
   void broadcast_buffers(int source);
@@ -31,8 +34,6 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
 
   // Throws what the Reducer said about missing gradients in our words.
   [[noreturn]] void rethrow_unfinished(const std::exception& error) const;
-
-  std::vector<std::string> trained_names() const;
 
   std::shared_ptr<World> world;
   std::vector<NamedParameter> parameters;  // each tensor once
@@ -46,11 +47,12 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // The Reducer reports to it and crashes without.
   std::shared_ptr<c10d::Logger> logger;
 
-  bool buffers_due = true;    // the last forward was synchronised
-  int64_t iterations = 0;     // synchronised ones
-  int64_t preparations = 0;   // calls of arm()
-  bool delay_queued = false;  // of the first iteration of a static graph
-  Join* join = nullptr;       // while inputs are uneven
+  bool buffers_due = true;         // the last forward was synchronised
+  int64_t preparations = 0;        // calls of arm()
+  bool graph_is_known = false;     // a static graph has had its first backward
+  bool graph_is_followed = false;  // only in other processes
+  bool is_announced = false;       // the backward that is to reduce, to the join
+  Join* join = nullptr;            // while inputs are uneven
 };
 
 }  // namespace accelerant::dist

@@ -25,7 +25,8 @@ struct Handled {
   Monitor* monitor;
 };
 std::mutex handled_mutex;
-std::vector<Handled> handled;  // the newest last
+std::vector<Handled> handled;                     // the newest last
+std::terminate_handler handler_before = nullptr;  // while there are any
 
 std::string current_message() {
   const std::exception_ptr error = std::current_exception();
@@ -90,17 +91,17 @@ std::string brief(const std::string& message) {
   return text;
 }
 
-FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor)
-    : before_(std::set_terminate(end_process)) {
+FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor) {
   const std::lock_guard lock(handled_mutex);
+  if (handled.empty()) handler_before = std::set_terminate(end_process);
   handled.push_back({this, rank, &progress, monitor});
 }
 
 FailureHandler::~FailureHandler() {
-  // Unless the program has set one of its own since.
-  if (std::get_terminate() == end_process) std::set_terminate(before_);
   const std::lock_guard lock(handled_mutex);
   std::erase_if(handled, [this](const Handled& one) { return one.owner == this; });
+  // Unless the program has set one of its own since.
+  if (handled.empty() && std::get_terminate() == end_process) std::set_terminate(handler_before);
 }
 
 void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) {

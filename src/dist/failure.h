@@ -14,8 +14,8 @@ namespace accelerant::dist {
 
 // While it lives, an exception that nobody catches (or std::terminate itself) ends the process so: the
 // message goes to the other processes, to the file TORCHELASTIC_ERROR_FILE and to standard error, then
-// _exit(1). Destructors do not run: they might wait for others. Of several the newest counts, and they must
-// end in reverse order. Borrows what it is given.
+// _exit(1). Destructors do not run: they might wait for others. Of several the newest counts. Borrows what it
+// is given.
 class FailureHandler {
  public:
   // The monitor may be null.
@@ -23,9 +23,6 @@ class FailureHandler {
   ~FailureHandler();
   FailureHandler(const FailureHandler&) = delete;
   FailureHandler& operator=(const FailureHandler&) = delete;
-
- private:
-  std::terminate_handler before_;
 };
 
 // The process in which an exchange failed.

@@ -15,6 +15,10 @@ struct Groups {
   // For tensors on the CPU only, always Gloo: barriers, shapes, objects. Apart from `data`, so that it
   // works while the training's exchanges are under way, and never waits for a GPU.
   c10::intrusive_ptr<c10d::ProcessGroup> control;
+
+  // Calls of collectives so far, and of wait_for_everyone: the same on all processes if all is well.
+  int64_t calls = 0;
+  int64_t waits = 0;
 };
 
 }  // namespace accelerant::dist

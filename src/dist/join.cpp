@@ -1,9 +1,12 @@
 #include "dist/join.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/StringUtil.h>
+
+#include <algorithm>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
@@ -14,7 +17,7 @@
 namespace accelerant::dist {
 namespace {
 
-constexpr int64_t kManyRounds = 1000;
+constexpr int64_t kManyEvents = 2000;
 
 World& world_of(const std::vector<DataParallel*>& models) {
   if (models.empty()) {
@@ -34,64 +37,90 @@ World& world_of(const std::vector<DataParallel*>& models) {
 Join::Join(const std::vector<DataParallel*>& models, const JoinOptions& options)
     : models_(models), options_(options), world_(world_of(models)) {
   for (DataParallel* model : models_) model->state().join = this;
+  world_.progress().lose_order();  // from here on processes do different things
 }
 
 Join::~Join() {
   for (DataParallel* model : models_) model->state().join = nullptr;
 }
 
-Join::Round Join::exchange_round(DataParallel::State& state, bool is_active, bool synchronise) {
+Join::Event Join::exchange_event(DataParallel::State* state, Kind kind) {
   return exchange(world_, "uneven inputs", [&](Groups& groups) {
     const int64_t size = world_.size();
-    // Which processes are active, and then how many of them synchronise.
-    std::vector<at::Tensor> message = {at::zeros({size + 1}, at::kLong)};
+    // Which processes have inputs, and then the sums of what they are about to do.
+    std::vector<at::Tensor> message = {at::zeros({size + 2}, at::kLong)};
     auto* values = message[0].mutable_data_ptr<int64_t>();
-    values[world_.rank()] = is_active ? 1 : 0;
-    values[size] = synchronise ? 1 : 0;
-    groups.control->allreduce(message)->wait();
-    if (!options_.divide_by_initial_world_size) {
-      // The Reducer takes the number it divides by from an exchange like this.
-      std::vector<at::Tensor> count = {is_active ? at::ones({1}) : at::zeros({1})};
-      state.reducer->set_forward_pass_work_handle(groups.control->allreduce(count),
-                                                  /*useStaticWorldSize=*/false);
+    if (state != nullptr) {
+      values[world_.rank()] = 1;
+      values[size] = static_cast<int64_t>(kind);
+      values[size + 1] =
+          std::ranges::find(models_, state,
+                            [](const DataParallel* model) { return &model->state(); }) -
+          models_.begin();
     }
-    Round round;
-    round.is_synchronised = values[size] > 0;
+    groups.control->allreduce(message)->wait();
+    Event event;
     for (int rank = 0; rank < static_cast<int>(size); ++rank) {
       if (values[rank] == 0) continue;
-      ++round.active;
-      round.highest_active = rank;
+      ++event.active;
+      event.highest_active = rank;
     }
-    return round;
+    if (event.active == 0) return event;
+    event.kind = static_cast<Kind>(values[size] / event.active);
+    event.state = &models_.at(static_cast<size_t>(values[size + 1] / event.active))->state();
+    if (state != nullptr && (event.kind != kind || event.state != state)) {
+      throw Error(ErrorDetails{
+          .problem = "Processes with uneven inputs do different things at the same time",
+          .expected =
+              "the same models called in the same order, and synchronised at the same batches",
+          .got = "another model or another kind of step in some process"});
+    }
+    return event;
   });
 }
 
-int Join::announce(DataParallel::State& state, bool synchronise) {
-  const Round round = exchange_round(state, /*is_active=*/true, synchronise);
-  if (options_.throw_on_early_termination && round.active < world_.size()) {
+int Join::announce_forward(DataParallel::State& state, bool synchronise) {
+  const Event event = exchange_event(&state, synchronise ? Kind::forward : Kind::local_forward);
+  if (options_.throw_on_early_termination && event.active < world_.size()) {
     throw Error(
         ErrorDetails{.problem = "Another process has no more inputs",
                      .expected = "as many batches in every process",
-                     .got = c10::str(round.active, " of ", world_.size(), " processes left")});
+                     .got = c10::str(event.active, " of ", world_.size(), " processes left")});
   }
-  return round.highest_active;
+  return event.highest_active;
 }
 
-void Join::follow_forward(DataParallel::State& state, const Round& round) {
-  if (round.is_synchronised) {
-    ++state.iterations;
-    state.reducer->prepare_for_forward();
-  }
+void Join::announce_backward(DataParallel::State& state) {
+  exchange_event(&state, Kind::backward);
+  if (options_.divide_by_initial_world_size) return;
+  exchange(world_, "uneven inputs", [&](Groups& groups) {
+    // The Reducer takes the number it divides by from an exchange like this.
+    std::vector<at::Tensor> count = {at::ones({1})};
+    state.reducer->set_forward_pass_work_handle(groups.control->allreduce(count),
+                                                /*useStaticWorldSize=*/false);
+  });
+}
+
+void Join::follow_forward(const Event& event) {
+  DataParallel::State& state = *event.state;
+  const bool is_synchronised = event.kind == Kind::forward;
+  if (is_synchronised) state.reducer->prepare_for_forward();
   state.rebuild_buckets();
   if (state.buffers_due && state.options.broadcast_buffers) {
-    state.broadcast_buffers(round.highest_active);
+    state.broadcast_buffers(event.highest_active);
   }
-  state.buffers_due = round.is_synchronised;
+  state.buffers_due = is_synchronised;
 }
 
 void Join::follow_backward(DataParallel::State& state) {
   exchange(world_, "gradients of zero for processes with more inputs", [&](Groups& groups) {
-    const bool is_first_of_static_graph = state.options.static_graph && state.iterations == 1;
+    if (!options_.divide_by_initial_world_size) {
+      std::vector<at::Tensor> count = {at::zeros({1})};
+      groups.control->allreduce(count)->wait();
+    }
+    const bool learns_graph =
+        state.options.static_graph && !std::exchange(state.graph_is_known, true);
+    state.graph_is_followed = state.graph_is_followed || learns_graph;
     const auto follow_used_map = [&] {
       // Nothing was used here. The Reducer's own map may still hold marks of iterations before.
       std::vector<at::Tensor> unused = {
@@ -99,39 +128,43 @@ void Join::follow_backward(DataParallel::State& state) {
       groups.data->allreduce(unused)->wait();
     };
     // In the order of the Reducer.
-    if (is_first_of_static_graph) follow_used_map();
+    if (learns_graph) follow_used_map();
     std::vector<c10::intrusive_ptr<c10::ivalue::Future>> sums;
     auto buckets = state.reducer->get_grad_buckets(/*return_zero_tensors=*/true);
     for (c10d::GradBucket& bucket : buckets) sums.push_back(state.reducer->run_comm_hook(bucket));
     if (state.options.find_unused_parameters && !state.options.static_graph) follow_used_map();
     for (const auto& sum : sums) sum->waitAndThrow();
     // The order of gradients of a static graph is learnt in the second iteration, else in the first.
-    if (!is_first_of_static_graph) state.reducer->push_rebuilt_params_for_all_indices();
+    if (!learns_graph) state.reducer->push_rebuilt_params_for_all_indices();
   });
 }
 
+void Join::share_last_model(bool ended_last) {
+  const int source = exchange(world_, "the end of uneven inputs", [&](Groups& groups) {
+    std::vector<at::Tensor> highest = {at::full({1}, ended_last ? world_.rank() : -1, at::kLong)};
+    groups.control->allreduce(highest, {.reduceOp = c10d::ReduceOp::MAX})->wait();
+    return highest[0].item<int>();
+  });
+  for (DataParallel* model : models_) model->state().broadcast_model(source);
+}
+
 void Join::follow_the_others() {
-  int64_t rounds = 0;
-  for (;; ++rounds) {
-    for (size_t i = 0; i < models_.size(); ++i) {
-      DataParallel::State& state = models_[i]->state();
-      const Round round = exchange_round(state, /*is_active=*/false, /*synchronise=*/false);
-      if (i == 0 && round.active == 0) {
-        // Any process that never had to follow has the newest model.
-        const Round last = exchange_round(state, /*is_active=*/rounds == 0, false);
-        for (DataParallel* model : models_) model->state().broadcast_model(last.highest_active);
-        return;
-      }
-      if (options_.throw_on_early_termination) {
-        throw Error(ErrorDetails{.problem = c10::str("Rank ", world_.rank(), " has no more inputs"),
-                                 .expected = "as many batches in every process",
-                                 .got = c10::str(round.active, " processes that have more")});
-      }
-      follow_forward(state, round);
-      if (round.is_synchronised) follow_backward(state);
+  for (int64_t events = 0;; ++events) {
+    const Event event = exchange_event(nullptr, Kind::forward);
+    // A process that never had to follow has the newest models.
+    if (event.active == 0) return share_last_model(/*ended_last=*/events == 0);
+    if (options_.throw_on_early_termination) {
+      throw Error(ErrorDetails{.problem = c10::str("Rank ", world_.rank(), " has no more inputs"),
+                               .expected = "as many batches in every process",
+                               .got = c10::str(event.active, " processes that have more")});
     }
-    if (rounds == kManyRounds) {
-      log(LogLevel::warning, c10::str("Rank ", world_.rank(), " has more than ", kManyRounds,
+    if (event.kind == Kind::backward) {
+      follow_backward(*event.state);
+    } else {
+      follow_forward(event);
+    }
+    if (events == kManyEvents) {
+      log(LogLevel::warning, c10::str("Rank ", world_.rank(), " has about ", kManyEvents / 2,
                                       " batches fewer than others, for which it waits"));
     }
   }

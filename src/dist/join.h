@@ -7,26 +7,18 @@
 #include <vector>
 
 #include "accelerant/dist/data_parallel.h"
+#include "accelerant/dist/join_options.h"
 
 namespace accelerant::dist {
 
-struct JoinOptions {
-  // Divide the sum of gradients by the number of all processes, also when some have ended: a late batch
-  // then weighs as much as any other. If false, divide by the number of those still at it. Default: true.
-  bool divide_by_initial_world_size = true;
-
-  // Instead of going on, end the training of all processes with an Error as soon as one has no more
-  // inputs. Default: false.
-  bool throw_on_early_termination = false;
-};
-
-// Runs `loop`, the training loop of this process, and then follows the others. In each iteration, the
-// models must be called in the given order, once, with gradients enabled; forwards without do not count. At
-// the end all processes have the model of one that ended last.
+// Runs `loop`, the training loop of this process, and then follows the others. Those with inputs must call
+// the models in the same order; forwards without gradients do not count. At the end all processes have the
+// models of one that ended last.
 void join_uneven(const std::vector<DataParallel*>& models, const JoinOptions& options,
                  const std::function<void()>& loop);
 
-// Of the models in a join_uneven(), while it lasts.
+// Of the models in a join_uneven(), while it lasts. Processes with inputs announce what they are about to
+// exchange, in a small exchange of its own that those without take part in.
 class Join {
  public:
   Join(const std::vector<DataParallel*>& models, const JoinOptions& options);
@@ -34,22 +26,31 @@ class Join {
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
 
-  // Before a forward of a process that still has inputs. Returns a rank that has them too, the same for
-  // all, whose buffers count.
-  int announce(DataParallel::State& state, bool synchronise);
+  // Before a forward with gradients. Returns a rank with inputs, the same for all, whose buffers count.
+  int announce_forward(DataParallel::State& state, bool synchronise);
+
+  // When a backward that reduces comes to the model.
+  void announce_backward(DataParallel::State& state);
 
   // After the loop.
   void follow_the_others();
 
  private:
-  struct Round {
-    int64_t active = 0;       // processes that still have inputs
+  enum class Kind { local_forward, forward, backward };
+
+  // What the processes with inputs do next.
+  struct Event {
+    int64_t active = 0;       // how many have inputs
     int highest_active = -1;  // the last of them
-    bool is_synchronised = false;
+    Kind kind = Kind::forward;
+    DataParallel::State* state = nullptr;
   };
-  Round exchange_round(DataParallel::State& state, bool is_active, bool synchronise);
-  void follow_forward(DataParallel::State& state, const Round& round);
+
+  // `state` is the model of the event, or null in a process without inputs.
+  Event exchange_event(DataParallel::State* state, Kind kind);
+  void follow_forward(const Event& event);
   void follow_backward(DataParallel::State& state);
+  void share_last_model(bool ended_last);
 
   std::vector<DataParallel*> models_;
   JoinOptions options_;

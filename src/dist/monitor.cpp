@@ -111,7 +111,7 @@ std::string Monitor::who_ended(milliseconds timeout) {
     changed_.wait_for(lock, milliseconds(20));
     lock.unlock();
   }
-  if (!answered) return "the store does not answer either";
+  if (!answered) return "the store does not answer either; it is served by rank 0 or the launcher";
   if (!lock.owns_lock()) lock.lock();
 
   std::string text;

@@ -5,11 +5,11 @@
 
 namespace accelerant::dist {
 
-Progress::Operation::Operation(Progress* progress)
-    : progress_(progress), exceptions_(std::uncaught_exceptions()) {}
+Progress::Operation::Operation(Progress* progress, int64_t token)
+    : progress_(progress), token_(token), exceptions_(std::uncaught_exceptions()) {}
 
 Progress::Operation::~Operation() {
-  if (progress_ != nullptr) progress_->end(std::uncaught_exceptions() > exceptions_);
+  if (progress_ != nullptr) progress_->end(token_, std::uncaught_exceptions() > exceptions_);
 }
 
 void Progress::begin_step() {
@@ -30,20 +30,24 @@ Progress::Operation Progress::wait(const char* name) { return begin(name, false)
 Progress::Operation Progress::begin(const char* name, bool collective) {
   const std::lock_guard lock(mutex_);
   const auto thread = std::this_thread::get_id();
-  if (collective) {
-    if (thread_ == std::thread::id()) thread_ = thread;
-    if (thread_ != thread) ordered_ = false;
-  }
-  if (operation_ != nullptr) return Operation(nullptr);
+  if (collective && thread_ == std::thread::id()) thread_ = thread;
+  const bool elsewhere = thread_ != std::thread::id() && thread_ != thread;
+  if (collective && elsewhere) ordered_ = false;
+  // A collective counts also inside a wait: on other processes there may be none around it.
+  const bool inside = operation_ != nullptr && (collective_ || !collective);
+  if (elsewhere || inside) return Operation(nullptr, 0);
+  const auto now = Clock::now();
+  if (operation_ != nullptr) waited_ += now - changed_;  // in the wait that is around it
   operation_ = name;
   collective_ = collective;
-  changed_ = Clock::now();
+  changed_ = now;
   if (collective) recent_[static_cast<size_t>(++number_ % recent_count)] = name;
-  return Operation(this);
+  return Operation(this, ++token_);
 }
 
-void Progress::end(bool by_exception) {
+void Progress::end(int64_t token, bool by_exception) {
   const std::lock_guard lock(mutex_);
+  if (token != token_) return;  // a wait in which a collective was made since
   if (collective_ && by_exception) ordered_ = false;
   operation_ = nullptr;
   collective_ = false;
@@ -55,6 +59,11 @@ void Progress::end(bool by_exception) {
 double Progress::waited() const {
   const std::lock_guard lock(mutex_);
   return std::chrono::duration<double>(waited_).count();
+}
+
+void Progress::lose_order() {
+  const std::lock_guard lock(mutex_);
+  ordered_ = false;
 }
 
 int64_t Progress::step() const {

@@ -26,8 +26,8 @@ struct ProgressSnapshot {
 
   // The last collectives begun, the newest last: that is number `number`.
   std::vector<std::string> recent = {};
-  // Whether the numbers can be compared with those of other processes. Not if threads exchange beside each
-  // other, or if an exchange was left by an exception, perhaps before it had reached the others.
+  // Whether the numbers can be compared with those of other processes. Not if several threads make
+  // collectives, or if an exchange was left by an exception, perhaps before it had reached the others.
   bool ordered = true;
 
   double busy = 0;         // mean of the last steps
@@ -39,7 +39,7 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // An operation under way; ends with its scope. Inside another it does nothing: the outer one counts.
+  // An operation under way; ends with its scope. One that does not count does nothing.
   class [[nodiscard]] Operation {
    public:
     ~Operation();
@@ -48,8 +48,9 @@ class Progress {
 
    private:
     friend class Progress;
-    explicit Operation(Progress* progress);
-    Progress* progress_;  // null: inside another
+    Operation(Progress* progress, int64_t token);
+    Progress* progress_;  // null: does not count
+    int64_t token_;
     int exceptions_;
   };
 
@@ -59,11 +60,17 @@ class Progress {
   void note_step(double busy_seconds);
 
   // An exchange that every process takes part in, in the same order and under the same name, which must
-  // be a literal. Two of them with the same number but different names can never meet.
+  // be a literal. Two of them with the same number but different names can never meet. Those inside
+  // another are part of it. All must be made by one thread, that of the training; it is the one that makes the
+  // first.
   Operation collective(const char* name);
 
-  // Any other wait: for one process, or for the store.
+  // Any other wait: for one process, or in an order of its own. Counts only in the thread of the training,
+  // as what threads beside it wait for does not hold it up; and not inside another operation.
   Operation wait(const char* name);
+
+  // From here on processes make different exchanges, and that is right (uneven inputs).
+  void lose_order();
 
   int64_t step() const;
 
@@ -77,7 +84,7 @@ class Progress {
   static constexpr int64_t busy_count = 50;
 
   Operation begin(const char* name, bool collective);
-  void end(bool by_exception);
+  void end(int64_t token, bool by_exception);
 
   mutable std::mutex mutex_;
   int64_t step_ = 0;
@@ -86,8 +93,9 @@ class Progress {
   bool collective_ = false;
   bool ordered_ = true;
   Clock::time_point changed_ = Clock::now();
+  int64_t token_ = 0;            // of the operation under way
+  std::thread::id thread_ = {};  // of the training
   Clock::duration waited_ = {};
-  std::thread::id thread_ = {};  // of all collectives so far
   std::array<const char*, recent_count> recent_ = {};
   std::array<double, busy_count> busy_ = {};
   int64_t busy_steps_ = 0;

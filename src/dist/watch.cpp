@@ -249,9 +249,13 @@ void Watch::say_stuck(double now, std::vector<std::string>& texts) {
   std::vector<int64_t> late;
   double duration = since(waiters.front(), now);
   for (const int64_t rank : waiters) duration = std::min(duration, since(rank, now));
+  // Of a wait that is no collective nobody knows who has come so far; those that do not wait have not.
+  const bool collective = seen(waiters.front()).heartbeat->progress.collective;
   for (int64_t rank = 0; rank < size_; ++rank) {
     const auto& heartbeat = seen(rank).heartbeat;
-    if (!is_running(rank) || (heartbeat && heartbeat->progress.number >= number)) continue;
+    const bool there = heartbeat && heartbeat->progress.number >= number &&
+                       (collective || !heartbeat->progress.operation.empty());
+    if (there || !is_running(rank)) continue;
     late.push_back(rank);
     duration = std::min(duration, since(rank, now));
   }
@@ -272,7 +276,7 @@ void Watch::say_stuck(double now, std::vector<std::string>& texts) {
            : is_one(waiters) ? " waits in "
                              : " wait in ") +
           operation;
-  if (late.empty()) text += " for " + seconds_text(duration) + ", though all have come that far";
+  if (late.empty()) text += " for " + seconds_text(duration) + ", though all have come so far";
   texts.push_back(text);
 }
 

@@ -4,9 +4,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "accelerant/core/error.h"
@@ -64,6 +66,24 @@ std::string key_prefix(const Environment& environment) {
   return c10::str("accelerant/", environment.restart_count, "/", made++);
 }
 
+bool debug_from_environment() {
+  const char* value = std::getenv("ACCELERATE_DEBUG_MODE");
+  if (value == nullptr || *value == '\0') return false;
+  std::string text = value;
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
+    if (text == yes) return true;
+  }
+  for (const char* no : {"n", "no", "f", "false", "off", "0"}) {
+    if (text == no) return false;
+  }
+  throw Error(
+      ErrorDetails{.problem = "The environment variable ACCELERATE_DEBUG_MODE cannot be used",
+                   .expected = "true or false",
+                   .got = c10::str("'", value, "'"),
+                   .hint = "change it, or set ProcessGroupOptions::debug in the program"});
+}
+
 std::unique_ptr<Groups> connect(const Environment& environment, const ProcessGroupOptions& options,
                                 c10::Device device) {
   auto groups = std::make_unique<Groups>();
@@ -91,6 +111,7 @@ World::World(const Environment& environment, const ProcessGroupOptions& options,
                      .got = c10::str("timeout ", options.timeout.count(), " ms, join_timeout ",
                                      options.join_timeout.count(), " ms")});
   }
+  is_debug_ = options.debug ? *options.debug : debug_from_environment();
   if (!environment.use_distributed() && !options.with_one_process) return;
   failure_handler_ = std::make_unique<FailureHandler>(rank(), *progress_, nullptr);
   try {

@@ -42,11 +42,15 @@ void make_folders(const std::string& path) {
   if (::access(path.c_str(), W_OK | X_OK) != 0) refuse(path, errno);
 }
 
-TemporaryFolder::TemporaryFolder() {
+std::string make_temporary_folder() {
   const char* root = std::getenv("TMPDIR");
-  path_ = std::string(root == nullptr || *root == '\0' ? "/tmp" : root) + "/accelerant_XXXXXX";
-  if (::mkdtemp(path_.data()) == nullptr) refuse(path_, errno);
+  std::string path = std::string(root == nullptr || *root == '\0' ? "/tmp" : root);
+  path += "/accelerant_XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) refuse(path, errno);
+  return path;
 }
+
+TemporaryFolder::TemporaryFolder() : path_(make_temporary_folder()) {}
 
 TemporaryFolder::~TemporaryFolder() {
   constexpr int kOpenFolders = 16;

@@ -8,7 +8,10 @@ namespace accelerant::launch {
 // Makes the folder and those above it. A folder that cannot be made or written to is an Error.
 void make_folders(const std::string& path);
 
-// A folder of its own in TMPDIR, gone with everything in it at the end.
+// A new folder in TMPDIR.
+std::string make_temporary_folder();
+
+// A new folder in TMPDIR, gone with everything in it at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder();

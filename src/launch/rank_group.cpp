@@ -245,8 +245,10 @@ class RankGroup {
     // It had failed and was on its way out when it was stopped.
     if (result.stopped && result.exit_code != 0 && result.error->time < stopped_at_) {
       result.stopped = false;
-      result.signal = 0;
-      result.exit_code = 1;
+      if (result.signal != 0) {  // ours
+        result.signal = 0;
+        result.exit_code = 1;
+      }
     }
   }
 

@@ -5,112 +5,30 @@ wrong (the short last window) or does nothing (fp16 on a CPU), the right answer 
 torch.
 """
 
-import itertools
 import math
 
 import pytest
 import torch
-from accelerate import Accelerator
-from transformers import get_cosine_schedule_with_warmup
+import training_runs
+from training_runs import (
+    BATCH_SIZE,
+    CLIPPING,
+    OPTIMIZERS,
+    assert_same_run,
+    clip,
+    distance,
+    load,
+    result_of,
+    train_with_accelerate,
+)
 
 TOPIC = "training"
-LAYERS = [6, 16, 5]
-BATCH_SIZE = 8
-
-
-def make_network() -> torch.nn.Sequential:
-    return torch.nn.Sequential(
-        torch.nn.Linear(LAYERS[0], LAYERS[1]),
-        torch.nn.Tanh(),
-        torch.nn.LayerNorm(LAYERS[1]),
-        torch.nn.Linear(LAYERS[1], LAYERS[2]),
-    )
 
 
 def make_document(rng, folder, batches_per_epoch: int, **changes) -> dict:
-    """Writes weights and data and describes a run of at least 60 batches."""
-    torch.manual_seed(rng.randrange(2**31))
-    network = make_network()
-    weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+    """A run of at least 60 batches."""
     rows = batches_per_epoch * BATCH_SIZE - rng.randrange(BATCH_SIZE)  # the last batch may be short
-    data = torch.randn(rows, LAYERS[0] + 1)
-    data[:, -1] = torch.randint(LAYERS[2], (rows,))
-    (folder / "weights").write_bytes(weights.numpy().tobytes())
-    (folder / "data").write_bytes(data.numpy().tobytes())
-    document = {
-        "weights": str(folder / "weights"),
-        "data": str(folder / "data"),
-        "layers": LAYERS,
-        "batch_size": BATCH_SIZE,
-        "epochs": math.ceil(60 / batches_per_epoch),
-        "accumulation": 1,
-        "optimizer": {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
-        "warmup_steps": 3,
-        "schedule": True,
-        "clip": {"kind": "none"},
-    }
-    return document | changes
-
-
-def load(document: dict):
-    network = make_network()
-    weights = torch.frombuffer(bytearray(open(document["weights"], "rb").read()), dtype=torch.float32)
-    torch.nn.utils.vector_to_parameters(weights, network.parameters())
-    data = torch.frombuffer(bytearray(open(document["data"], "rb").read()), dtype=torch.float32)
-    data = data.view(-1, LAYERS[0] + 1)
-    options = document["optimizer"]
-    if options["kind"] == "sgd":
-        optimizer = torch.optim.SGD(network.parameters(), lr=options["lr"], momentum=options["momentum"])
-    else:
-        optimizer = torch.optim.AdamW(
-            network.parameters(), lr=options["lr"], weight_decay=options["weight_decay"]
-        )
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(data[:, :-1], data[:, -1].long()), batch_size=BATCH_SIZE
-    )
-    updates = document["epochs"] * math.ceil(len(loader) / document["accumulation"])
-    schedule = get_cosine_schedule_with_warmup(
-        optimizer, document["warmup_steps"], updates if document["schedule"] else 2**40
-    )
-    return network, optimizer, loader, schedule
-
-
-def clip(document: dict, parameters):
-    kind = document["clip"]["kind"]
-    if kind == "norm":
-        return torch.nn.utils.clip_grad_norm_(parameters, document["clip"]["value"])
-    if kind == "value":
-        torch.nn.utils.clip_grad_value_(parameters, document["clip"]["value"])
-
-
-def result_of(network, losses, rates, skipped, scale=1.0) -> dict:
-    return {
-        "losses": losses,
-        "lr": rates,
-        "skipped": skipped,
-        "weights": [parameter.detach().flatten().tolist() for parameter in network.parameters()],
-        "scale": scale,
-    }
-
-
-def train_with_accelerate(document: dict) -> dict:
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=document["accumulation"])
-    network, optimizer, loader, schedule = accelerator.prepare(*load(document))
-    losses, rates, skipped = [], [], []
-    for _ in range(document["epochs"]):
-        for x, y in loader:
-            with accelerator.accumulate(network):
-                loss = torch.nn.functional.cross_entropy(network(x), y)
-                losses.append(loss.item())
-                accelerator.backward(loss)
-                if accelerator.sync_gradients:  # without it Accelerate clips unfinished gradients
-                    clip(document, network.parameters())
-                    rates.append(schedule.get_last_lr()[0])
-                    skipped.append(False)
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad()
-    return result_of(network, losses, rates, skipped)
+    return training_runs.make_document(rng, folder, rows, math.ceil(60 / batches_per_epoch), **changes)
 
 
 def windows(document: dict, loader):
@@ -157,29 +75,6 @@ def train_with_torch(document: dict) -> dict:
             schedule.step()
         optimizer.zero_grad()
     return result_of(network, losses, rates, skipped, scaler.get_scale())
-
-
-def distance(a: dict, b: dict) -> float:
-    """The largest difference of losses and weights."""
-    weights = [zip(left, right) for left, right in zip(a["weights"], b["weights"])]
-    pairs = itertools.chain(zip(a["losses"], b["losses"]), *weights)
-    return max(abs(float(left) - float(right)) for left, right in pairs)
-
-
-def assert_same_run(got: dict, expected: dict, tolerance: float):
-    assert "error" not in got, got
-    assert len(got["losses"]) == len(expected["losses"])
-    assert [len(w) for w in got["weights"]] == [len(w) for w in expected["weights"]]
-    assert got["skipped"] == expected["skipped"]
-    assert got["lr"] == pytest.approx(expected["lr"], rel=1e-9, abs=1e-12)
-    assert distance(got, expected) <= tolerance
-
-
-OPTIMIZERS = [
-    {"kind": "sgd", "lr": 0.1, "momentum": 0.9},
-    {"kind": "adamw", "lr": 0.01, "weight_decay": 0.1},
-]
-CLIPPING = [{"kind": "none"}, {"kind": "norm", "value": 0.3}, {"kind": "value", "value": 0.02}]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["kind"])

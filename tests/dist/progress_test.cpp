@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -63,12 +64,51 @@ TEST(ProgressTest, RemembersTheLastCollectives) {
   for (size_t i = 0; i < 16; ++i) EXPECT_EQ(recent[i], names[(24 + i) % 3]);
 }
 
-TEST(ProgressTest, NumbersOfSeveralThreadsAreNotComparable) {
+TEST(ProgressTest, OneThreadMakesTheCollectives) {
   Progress progress;
   { const auto operation = progress.collective("gather"); }
-  std::thread([&] { const auto operation = progress.wait("recv"); }).join();
+  std::thread([&] {
+    const auto operation = progress.wait("receiving");
+    EXPECT_EQ(progress.snapshot().operation, "");  // does not hold the training up
+  }).join();
   EXPECT_TRUE(progress.snapshot().ordered);
   std::thread([&] { const auto operation = progress.collective("gather"); }).join();
+  EXPECT_FALSE(progress.snapshot().ordered);
+}
+
+TEST(ProgressTest, ACollectiveInsideAWaitCounts) {
+  Progress progress;
+  {
+    const auto wait = progress.wait("receiving");
+    const auto gather = progress.collective("gather");
+    EXPECT_EQ(progress.snapshot().operation, "gather");
+  }
+  EXPECT_EQ(progress.snapshot().number, 1);
+  EXPECT_EQ(progress.snapshot().operation, "");
+  EXPECT_TRUE(progress.snapshot().ordered);
+}
+
+TEST(ProgressTest, TheWaitOfAnotherThreadEndsUnnoticed) {
+  // Nobody knows yet which thread trains.
+  Progress progress;
+  std::latch waits(1);
+  std::latch collects(1);
+  std::thread other([&] {
+    const auto wait = progress.wait("receiving");
+    waits.count_down();
+    collects.wait();
+  });
+  waits.wait();
+  const auto gather = progress.collective("gather");
+  collects.count_down();
+  other.join();
+  EXPECT_EQ(progress.snapshot().operation, "gather");
+  EXPECT_EQ(progress.snapshot().number, 1);
+}
+
+TEST(ProgressTest, OrderCanBeGivenUp) {
+  Progress progress;
+  progress.lose_order();
   EXPECT_FALSE(progress.snapshot().ordered);
 }
 

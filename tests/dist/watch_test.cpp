@@ -31,6 +31,10 @@ class World {
   }
 
   // In a collective, or (empty) in the user's code.
+  void waits(int64_t rank, const std::string& operation) {
+    enters(rank, "");
+    process(rank).progress.operation = operation;
+  }
   void enters(int64_t rank, const std::string& operation) {
     auto& progress = processes_[at(rank)].progress;
     progress.operation = operation;
@@ -144,13 +148,19 @@ TEST(WatchTest, LongComputationsAreNotHung) {
 TEST(WatchTest, ACollectiveInWhichAllHangIsNamed) {
   World world(2);
   for (int64_t rank = 0; rank < 2; ++rank) world.enters(rank, "backward");
-  EXPECT_EQ(
-      world.passes(60),
-      Texts{
-          "ranks 0 and 1 made no progress in backward (call 1) for 60 s, though all have come that "
-          "far"});
+  EXPECT_EQ(world.passes(60), Texts{"ranks 0 and 1 made no progress in backward (call 1) for 60 s, "
+                                    "though all have come so far"});
   for (int64_t rank = 0; rank < 2; ++rank) world.enters(rank, "");
   EXPECT_EQ(world.passes(1), Texts{"backward (call 1) goes on, after 61 s"});
+}
+
+TEST(WatchTest, InOtherWaitsThoseThatDoNotWaitAreNamed) {
+  World world(3);
+  world.waits(1, "receiving");
+  world.waits(2, "receiving");
+  EXPECT_EQ(
+      world.passes(60),
+      Texts{"rank 0 is at step 0, in user code, since 60 s; ranks 1 and 2 wait in receiving"});
 }
 
 TEST(WatchTest, NamesAProcessThatDoesNotAnswer) {

@@ -1,6 +1,7 @@
 // The topic `training`: a small classifier trained through the Accelerator. The document names the
 // files with the first weights and the data (float32, as they lie in memory); the result has the loss
-// of every batch, the learning rates and the last weights.
+// of every batch, the learning rates, the last weights and the last buffers. Started as one of several
+// processes it trains with the others, and the result is that of its own rank.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
@@ -25,12 +26,18 @@ torch::Tensor floats_in(const std::string& path) {
   return values;
 }
 
-torch::nn::Sequential network(const json& layers, const torch::Tensor& weights) {
-  const auto inputs = layers.at(0).get<int64_t>();
+torch::nn::Sequential network(const json& document) {
+  const json& layers = document.at("layers");
   const auto hidden = layers.at(1).get<int64_t>();
-  torch::nn::Sequential net(torch::nn::Linear(inputs, hidden), torch::nn::Tanh(),
-                            torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden})),
-                            torch::nn::Linear(hidden, layers.at(2).get<int64_t>()));
+  torch::nn::Sequential net(torch::nn::Linear(layers.at(0).get<int64_t>(), hidden),
+                            torch::nn::Tanh());
+  if (document.value("batch_norm", false)) {
+    net->push_back(torch::nn::BatchNorm1d(hidden));
+  } else {
+    net->push_back(torch::nn::LayerNorm(torch::nn::LayerNormOptions({hidden})));
+  }
+  net->push_back(torch::nn::Linear(hidden, layers.at(2).get<int64_t>()));
+  const torch::Tensor weights = floats_in(document.at("weights").get<std::string>());
   const torch::NoGradGuard no_grad;
   int64_t start = 0;
   for (torch::Tensor& parameter : net->parameters()) {
@@ -62,11 +69,23 @@ accelerant::Precision precision_from(const std::string& name) {
   return accelerant::Precision::no;
 }
 
+accelerant::ScheduleUnit schedule_unit_from(const std::string& name) {
+  if (name == "update") return accelerant::ScheduleUnit::update;
+  if (name == "unsharded_batch") return accelerant::ScheduleUnit::unsharded_batch;
+  throw BadDocument("unknown unit of schedules " + name);
+}
+
+json tensors_to(const std::vector<torch::Tensor>& tensors) {
+  json result = json::array();
+  for (const torch::Tensor& tensor : tensors) result.push_back(tensor_to(tensor.detach()));
+  return result;
+}
+
 }  // namespace
 
 json replay_training(const json& document) {
   const auto layers = document.at("layers");
-  auto net = network(layers, floats_in(document.at("weights").get<std::string>()));
+  auto net = network(document);
   const auto optimizer_owner = optimizer_for(net->parameters(), document.at("optimizer"));
 
   // Rows of inputs, each with its class at the end.
@@ -81,14 +100,17 @@ json replay_training(const json& document) {
       {.cpu = true,
        .mixed_precision = precision_from(document.value("precision", "no")),
        .gradient_accumulation = {.steps = document.at("accumulation").get<int64_t>()},
+       .data_loader = {.split_batches = document.value("split_batches", false)},
        .scaler = {.init_scale = document.value("init_scale", 65536.0),
-                  .growth_interval = document.value("growth_interval", int64_t{2000})}});
+                  .growth_interval = document.value("growth_interval", int64_t{2000})},
+       .schedule_unit = schedule_unit_from(document.value("schedule_unit", "update"))});
   const auto epochs = document.at("epochs").get<int64_t>();
+  const auto updates = epochs * accelerator.updates_per_epoch(batches);
   auto cosine = accelerant::optim::cosine_with_warmup(
-      *optimizer_owner, {.warmup_steps = document.at("warmup_steps").get<int64_t>(),
-                         .total_steps = document.value("schedule", true)
-                                            ? epochs * accelerator.updates_per_epoch(batches)
-                                            : int64_t{1} << 40});
+      *optimizer_owner,
+      {.warmup_steps = document.at("warmup_steps").get<int64_t>(),
+       .total_steps = document.value("schedule", true) ? document.value("total_steps", updates)
+                                                       : int64_t{1} << 40});
   auto [scheduler, loader, model, optimizer] =
       accelerator.prepare(cosine, batches, net, optimizer_owner);
 
@@ -131,12 +153,13 @@ json replay_training(const json& document) {
       optimizer.zero_grad();
     }
   }
-  json weights = json::array();
-  for (const torch::Tensor& parameter : model.parameters()) {
-    weights.push_back(tensor_to(parameter.detach()));
-  }
-  return {{"losses", losses},   {"lr", rates},        {"norms", norms},
-          {"skipped", skipped}, {"weights", weights}, {"scale", accelerator.scaler().get_scale()}};
+  return {{"losses", losses},
+          {"lr", rates},
+          {"norms", norms},
+          {"skipped", skipped},
+          {"weights", tensors_to(model.parameters())},
+          {"buffers", tensors_to(net->buffers())},
+          {"scale", accelerator.scaler().get_scale()}};
 }
 
 }  // namespace replay

@@ -13,9 +13,12 @@ def seed_from_environment() -> int:
 
 
 class Replay:
-    def __init__(self, topic: str):
+    def __init__(self, topic: str, environment: dict | None = None, deadline: int | None = None):
+        """deadline: seconds after which the process is ended."""
+        limit = ["timeout", str(deadline)] if deadline else []
         self.process = subprocess.Popen(
-            [os.environ["ACCELERANT_REPLAY"], topic, "--lines"],
+            [*limit, os.environ["ACCELERANT_REPLAY"], topic, "--lines"],
+            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

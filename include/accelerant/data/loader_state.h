@@ -57,6 +57,15 @@ class LoaderState {
   // Samples in the current batch over all processes, those that only fill it up not counted. 0
   // outside of a loop.
   int64_t current_samples() const { return active_ ? current_samples_ : 0; }
+  // Rows of this process's current batch, those that only fill it up included. 0 outside of a loop, and
+  // where it cannot be told (a stream whose batches hold no tensors).
+  int64_t current_rows() const;
+  // How many rows of the current batches of all processes, one after the other, are samples; those behind
+  // only fill up. 0: all of them, also outside of a loop.
+  int64_t rows_to_keep() const { return shards_itself_ ? 0 : current_samples(); }
+  // Whether every process has a batch in this step. False at the end of an epoch that is left uneven
+  // (even_batches off), as far as that can be told.
+  bool all_have_batch() const;
 
   // --- The epoch ---
 
@@ -106,8 +115,8 @@ class LoaderState {
   // What the source is asked for. Rank 0 asks for all if it reads for all.
   detail::EpochRequest request(bool parallel);
   // A batch is handed out. It says how many positions and samples its step has, of all processes;
-  // that is needed where it is not planned.
-  void deliver(int64_t units, int64_t samples, bool nothing_ahead);
+  // that is needed where it is not planned. `rows`: of this process, 0 if they cannot be told.
+  void deliver(int64_t units, int64_t samples, int64_t rows, bool nothing_ahead);
   void end_loop(bool failed);
 
   // Batches themselves tell how far the loop is, so that one has to be looked at ahead.
@@ -148,6 +157,7 @@ class LoaderState {
   bool last_ = false;
   int64_t current_epoch_ = 0;
   int64_t current_samples_ = 0;
+  int64_t current_rows_ = 0;
   int64_t current_units_ = 0;  // positions that the current step took, where not planned
   int64_t delivered_ = 0;
   int64_t start_ = 0;

@@ -13,6 +13,7 @@
 #include "accelerant/data/loader_state.h"
 #include "accelerant/data/source.h"
 #include "accelerant/data/transfer.h"
+#include "accelerant/tensor/nested_ops.h"
 
 namespace accelerant::data::detail {
 
@@ -63,7 +64,11 @@ class Loop {
     if (looks_ahead_) ahead_ = fetch();
     transfer_.receive(current_->batch, current_->arrival.get());
     const bool nothing_ahead = !ahead_.item && !ahead_.error;
-    state_->deliver(current_->units, current_->samples, nothing_ahead);
+    int64_t rows = 0;
+    if constexpr (UnderstoodNesting<Batch>) {
+      rows = ignorant_find_batch_size(current_->batch).value_or(0);
+    }
+    state_->deliver(current_->units, current_->samples, rows, nothing_ahead);
   }
 
  private:

@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerant/dist/comm_hook.h"
 #include "accelerant/dist/world.h"
 
 namespace c10d {
@@ -40,7 +41,7 @@ struct DataParallelOptions {
 
   // Look in every iteration which parameters the outputs depend on, and do not wait for gradients of the
   // others. Needed if parts of the model are left out of some forwards or of the loss; costs a walk over
-  // the graph, a copy of the outputs and a small exchange in each iteration. Default: false.
+  // the graph and a small exchange in each iteration. Default: false.
   bool find_unused_parameters = false;
 
   // Promise that every iteration uses the same parameters equally often. They are then found out in the
@@ -56,6 +57,9 @@ struct DataParallelOptions {
   // have less overhead. Default: 25 for NCCL and 4 for Gloo, with a first group of 1 MiB. If it is set, the
   // first group has this size too.
   std::optional<double> bucket_cap_mb = std::nullopt;
+
+  // How gradients travel. Default: as they are.
+  CommHookOptions comm_hook = {};
 };
 
 // A parameter of the model, whether it is trained or frozen.
@@ -100,7 +104,7 @@ class DataParallel {
   // left some out, which names them.
   void require_reduced();
 
-  // How gradients are exchanged, instead of a plain average. Once, before the first backward. The hook
+  // How gradients are exchanged, in place of what the options say. Once, before the first backward. The hook
   // divides by the number of processes itself.
   void register_hook(std::unique_ptr<c10d::CommHookInterface> hook);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "accelerant/dist/monitor_options.h"
@@ -34,6 +35,11 @@ struct ProcessGroupOptions {
 
   // Make groups and a data-parallel model even for a single process. Only useful to try them out.
   bool with_one_process = false;
+
+  // Before every exchange compare what the processes are about to do, so that a process that is somewhere else is
+  // an Error on all of them which lists every one, instead of a wait until the timeout. Costs a small
+  // message for each exchange. Default: ACCELERATE_DEBUG_MODE, else false.
+  std::optional<bool> debug = {};
 };
 
 }  // namespace accelerant::dist

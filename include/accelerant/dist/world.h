@@ -41,6 +41,8 @@ class World {
   int64_t size() const { return environment_.num_processes; }
   c10::Device device() const { return device_; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
+  // Whether the processes compare what they do before every exchange: ProcessGroupOptions::debug.
+  bool is_debug() const { return is_debug_; }
 
   // Whether there are groups: with several processes, until close().
   bool is_connected() const { return groups_ != nullptr; }
@@ -64,6 +66,7 @@ class World {
   ProcessGroupOptions options_;
   c10::Device device_;
   std::unique_ptr<Progress> progress_;
+  bool is_debug_ = false;
   std::unique_ptr<Groups> groups_;
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<FailureHandler> failure_handler_;

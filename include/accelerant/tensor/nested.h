@@ -4,8 +4,8 @@
 //   auto halves = map_tensors(outputs, [](const at::Tensor& t) { return t.to(at::kHalf); });
 //
 // Understood at any depth: at::Tensor, std::vector, std::array, std::tuple, std::pair,
-// std::optional, std::map, std::unordered_map (their keys are kept), and structs that name their
-// fields:
+// std::optional, std::map, std::unordered_map (their keys are kept, and visited in order), and structs
+// that name their fields:
 //
 //   struct Output {
 //     at::Tensor logits;
@@ -20,6 +20,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <map>
@@ -143,14 +144,32 @@ struct Nesting<std::optional<T>> {
 
 template <class Map>
 struct NestingOfMap {
+  using Key = typename Map::key_type;
   using Value = typename Map::mapped_type;
   static constexpr bool only_tensors = Nesting<Value>::only_tensors;
   static constexpr bool understood = Nesting<Value>::understood;
+
+  // Calls f(key, value) in the order of the keys: that of a hash table may differ between two tables, and
+  // between processes that exchange what is in them.
+  template <class SomeMap>
+  static void each(SomeMap& values, auto&& f) {
+    constexpr bool is_sorted = requires { typename Map::key_compare; };
+    if constexpr (is_sorted || !std::totally_ordered<Key>) {
+      for (auto& [key, value] : values) f(key, value);
+    } else {
+      std::vector<decltype(&*values.begin())> entries;
+      for (auto& entry : values) entries.push_back(&entry);
+      std::sort(entries.begin(), entries.end(),
+                [](const auto* a, const auto* b) { return a->first < b->first; });
+      for (auto* entry : entries) f(entry->first, entry->second);
+    }
+  }
+
   static void visit(const Map& values, auto& f) {
-    for (const auto& [key, value] : values) Nesting<Value>::visit(value, f);
+    each(values, [&](const Key&, const Value& value) { Nesting<Value>::visit(value, f); });
   }
   static Map map(Map values, auto& f) {
-    for (auto& [key, value] : values) value = Nesting<Value>::map(value, f);
+    each(values, [&](const Key&, Value& value) { value = Nesting<Value>::map(value, f); });
     return values;
   }
 };

@@ -1,0 +1,130 @@
+// Exchanges of tensors between processes. All of them take nested data (tensor/nested.h) and keep its
+// structure; names and meaning are those of Accelerate.
+//
+//   auto all = dist::gather(world, std::tuple{predictions, labels});     // rows of every process, in order
+//   at::Tensor loss = dist::reduce(world, loss, {.reduction = dist::Reduction::mean});
+//   auto same_length = dist::pad_across_processes(world, tokens, {.dim = 1, .pad_index = -100});
+//
+// Every process must call them in the same order with data of the same structure, types and, but for
+// pad_across_processes, shapes. That is checked: the processes first exchange what they have, in one
+// small message over the CPU that never waits for a GPU, and where they differ all of them throw an Error
+// that lists what each one has. Otherwise they would wait for each other, or worse, until the timeout.
+//
+// Results are not recorded by autograd, but for pad_across_processes. In one process everything is given
+// back as it is, but for reduce, which always makes new tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "accelerant/dist/world.h"
+#include "accelerant/tensor/nested.h"
+#include "accelerant/tensor/nested_describe.h"
+
+namespace accelerant::dist {
+
+enum class Reduction { sum, mean, max, min, product };
+
+struct ReduceOptions {
+  // Default: sum, as Accelerator.reduce; accelerate.utils.reduce takes the mean.
+  Reduction reduction = Reduction::sum;
+  // What the result is multiplied by. Default: 1, which changes nothing.
+  double scale = 1.0;
+};
+
+struct PadAcrossOptions {
+  // The dimension whose size may differ. Tensors that do not have it are left alone. Negative: from the
+  // end. Default: the first.
+  int64_t dim = 0;
+  // What the added elements are. Default: 0.
+  c10::Scalar pad_index = 0;
+  // Add them in front. Default: false, at the end.
+  bool pad_first = false;
+};
+
+namespace detail {
+
+// The tensors of nested data in the order they are visited, and how it is built.
+struct Bundle {
+  std::vector<at::Tensor> tensors = {};
+  std::string structure = {};  // with kTensorMark in place of each tensor
+};
+
+inline constexpr char kTensorMark = '\x01';
+
+template <NestedTensors T>
+Bundle bundle_of(const T& data) {
+  Bundle bundle;
+  bundle.structure = accelerant::detail::describe_nesting(data, [&](const at::Tensor& tensor) {
+    bundle.tensors.push_back(tensor);
+    return kTensorMark;
+  });
+  return bundle;
+}
+
+// `data` with these tensors in place of its own.
+template <NestedTensors T>
+T with_tensors(const T& data, const std::vector<at::Tensor>& tensors) {
+  std::size_t next = 0;
+  return map_tensors(data, [&](const at::Tensor&) { return tensors[next++]; });
+}
+
+std::vector<at::Tensor> gather(const World& world, const Bundle& data);
+std::vector<at::Tensor> reduce(const World& world, const Bundle& data,
+                               const ReduceOptions& options);
+void broadcast(const World& world, const Bundle& data, int64_t from_process);
+std::vector<at::Tensor> pad_across_processes(const World& world, const Bundle& data,
+                                             const PadAcrossOptions& options);
+
+}  // namespace detail
+
+// The tensors of all processes, joined along the first dimension in the order of the ranks, on every
+// process. Those without dimensions become a tensor with one element for each process.
+template <NestedTensors T>
+T gather(const World& world, const T& data) {
+  if (world.size() == 1) return data;
+  return detail::with_tensors(data, detail::gather(world, detail::bundle_of(data)));
+}
+
+// Combines the tensors of all processes element by element. The argument is not changed. Integers are
+// exact and wrap around like torch's; their mean, and a scale, give float32. A sum or maximum of bools is
+// "or", a product or minimum "and", a mean the share of true (float32).
+template <NestedTensors T>
+T reduce(const World& world, const T& data, const ReduceOptions& options = {}) {
+  return detail::with_tensors(data, detail::reduce(world, detail::bundle_of(data), options));
+}
+
+// Writes the tensors of one process into those of all others, in place, and returns the data.
+template <NestedTensors T>
+T broadcast(const World& world, const T& data, int64_t from_process = 0) {
+  detail::broadcast(world, detail::bundle_of(data), from_process);
+  return data;
+}
+
+// Makes tensors as long as the longest of all processes, so that they can be gathered. The types stay.
+template <NestedTensors T>
+T pad_across_processes(const World& world, const T& data, const PadAcrossOptions& options = {}) {
+  if (world.size() == 1) return data;
+  return detail::with_tensors(
+      data, detail::pad_across_processes(world, detail::bundle_of(data), options));
+}
+
+// --- For other parts of the library: one tensor, in place, not compared between processes ---
+
+// Over the group of the training; the tensor may be on the World's device or the CPU.
+void all_reduce_(const World& world, const at::Tensor& tensor,
+                 Reduction reduction = Reduction::sum);
+
+// Over the group for control messages; the tensor must be on the CPU.
+void all_reduce_control_(const World& world, const at::Tensor& tensor,
+                         Reduction reduction = Reduction::sum);
+
+// Whether it is true on any of the processes.
+bool any(const World& world, bool here);
+
+}  // namespace accelerant::dist

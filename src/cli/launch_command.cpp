@@ -1,0 +1,175 @@
+#include <cstdio>
+#include <cstdlib>
+
+#include "accelerant/core/error.h"
+#include "accelerant/launch/launcher.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "launch/process_count.h"
+
+namespace accelerant::cli {
+namespace {
+
+constexpr int kUsageError = 2;
+
+struct Arguments {
+  launch::LaunchOptions options = {};
+  std::string num_processes = {};
+  double monitor_interval = 0.1;
+  double grace = 30;
+};
+
+void add_placement(CLI::App& app, Arguments& arguments) {
+  const std::string group = "Processes";
+  auto& options = arguments.options;
+  app.add_option(both_spellings("--num-processes"), arguments.num_processes,
+                 "Processes over all machines: a number, gpu (one for each GPU), cpu (one for each "
+                 "processor) or auto (gpu if there are any, else cpu). "
+                 "Default: one for each GPU, or 1 where there are none")
+      ->option_text("N")
+      ->group(group);
+  app.add_option(both_spellings("--num-machines"), options.num_machines,
+                 "Machines; run this command on each of them. Default: 1")
+      ->option_text("N")
+      ->group(group);
+  add_optional(app, "--machine-rank", options.machine_rank,
+               "Which of the machines this is, from 0. Needed where there are several")
+      ->option_text("N")
+      ->group(group);
+  app.add_option(both_spellings("--main-process-ip"), options.main_process_ip,
+                 "Address of machine 0. Needed where there are several; MASTER_ADDR counts, too. "
+                 "Default: 127.0.0.1 on a single machine")
+      ->option_text("ADDRESS")
+      ->group(group);
+  add_optional(app, "--main-process-port", options.main_process_port,
+               "Port on machine 0 at which the processes meet; 0: a free one. Default: a free one "
+               "on a single machine; else MASTER_PORT, or 29500")
+      ->option_text("PORT")
+      ->group(group);
+  app.add_flag("--standalone", options.standalone,
+               "This machine alone, at a free port, whatever the four options above say")
+      ->group(group);
+}
+
+void add_training(CLI::App& app, Arguments& arguments) {
+  const std::string group = "Training";
+  auto& options = arguments.options;
+  add_optional(app, "--mixed-precision", options.mixed_precision,
+               "no, fp16 or bf16 (ACCELERATE_MIXED_PRECISION). Default: what the program says")
+      ->option_text("PRECISION")
+      ->group(group);
+  add_optional(app, "--gradient-accumulation-steps", options.gradient_accumulation_steps,
+               "Batches to an update (ACCELERATE_GRADIENT_ACCUMULATION_STEPS). Default: what the "
+               "program says")
+      ->option_text("N")
+      ->group(group);
+  app.add_flag("--cpu", options.cpu,
+               "Train on the CPU even where there are GPUs (ACCELERATE_USE_CPU)")
+      ->group(group);
+  add_optional(app, "--num-cpu-threads-per-process", options.num_cpu_threads_per_process,
+               "Threads of each process (OMP_NUM_THREADS). Default: as that is set, or else the "
+               "processors of this machine shared among its processes")
+      ->option_text("N")
+      ->group(group);
+  app.add_flag("--debug", options.debug,
+               "Check that all processes call the same collectives (ACCELERATE_DEBUG_MODE)")
+      ->group(group);
+}
+
+void add_failures(CLI::App& app, Arguments& arguments) {
+  const std::string group = "Failures";
+  app.add_option(both_spellings("--max-restarts"), arguments.options.max_restarts,
+                 "How often all processes of this machine are started again after one has failed. "
+                 "Default: 0")
+      ->option_text("N")
+      ->group(group);
+  app.add_option("--grace", arguments.grace,
+                 "How long processes may take to stop before they are killed. Default: 30 s")
+      ->option_text("SECONDS")
+      ->group(group);
+  app.add_option(both_spellings("--monitor-interval"), arguments.monitor_interval,
+                 "How often to look for ended processes, besides being told at once by the kernel. "
+                 "Default: 0.1 s")
+      ->option_text("SECONDS")
+      ->group(group);
+}
+
+void add_output(CLI::App& app, Arguments& arguments) {
+  const std::string group = "Output";
+  auto& options = arguments.options;
+  app.add_option(both_spellings("--log-dir"), options.log_dir,
+                 "Folder for log files: FOLDER/RUN/attempt_<n>/<rank>/{stdout,stderr}.log and "
+                 "error.json. Default: none")
+      ->option_text("FOLDER")
+      ->group(group);
+  app.add_option("--tee", options.tee,
+                 "What goes to the screen and to log files: 0 nothing, 1 standard output, 2 "
+                 "standard error, 3 both; or by local rank, as in 0:3,1:1. Default: 3 with "
+                 "--log-dir alone, else 0")
+      ->option_text("MASK")
+      ->group(group);
+  app.add_option("--redirect,--redirects", options.redirect,
+                 "What goes to log files only; written as --tee. Default: 0")
+      ->option_text("MASK")
+      ->group(group);
+  app.add_option(both_spellings("--run-id"), options.run_id,
+                 "Name of this run, the same on all machines (TORCHELASTIC_RUN_ID, RUN of "
+                 "--log-dir). Default: date, time and process id")
+      ->option_text("NAME")
+      ->group(group);
+  app.add_flag("--quiet", options.quiet, "Print only what the processes write")->group(group);
+}
+
+// An exported MASTER_ADDR and MASTER_PORT are usual in the scripts of clusters. On a single machine
+// they are more likely left over from something else.
+void complete_from_environment(launch::LaunchOptions& options) {
+  if (options.num_machines <= 1) return;
+  const char* address = std::getenv("MASTER_ADDR");
+  const char* port = std::getenv("MASTER_PORT");
+  if (options.main_process_ip.empty() && address != nullptr) options.main_process_ip = address;
+  if (!options.main_process_port && port != nullptr) options.main_process_port = std::atoi(port);
+}
+
+std::vector<std::string> command_in(const CLI::App& app) {
+  std::vector<std::string> command = app.remaining();
+  const bool is_marked = !command.empty() && command.front() == "--";
+  if (is_marked) command.erase(command.begin());
+  if (!is_marked && !command.empty() && command.front().starts_with('-')) {
+    throw CLI::ExtrasError("accelerant launch", {command.front()});
+  }
+  if (command.empty()) throw CLI::RequiredError("A program to launch");
+  return command;
+}
+
+}  // namespace
+
+int launch_command(int argc, char** argv) {
+  Arguments arguments;
+  const auto app = make_parser(
+      "launch", "[OPTIONS] [--] PROGRAM [ARGUMENTS]",
+      "Starts a program in one or more processes that train together, and watches over them:\n"
+      "when one fails the others are stopped, and why is the last thing on the screen.\n\n"
+      "Exit code: 0, or that of the process that failed first (128 + signal if one ended it);\n"
+      "128 + signal if one stopped the launcher; 126 or 127 if the program cannot be started;\n"
+      "2 if the launch itself cannot work.\n");
+  app->prefix_command();
+  add_placement(*app, arguments);
+  add_training(*app, arguments);
+  add_failures(*app, arguments);
+  add_output(*app, arguments);
+  launch::LaunchOptions& options = arguments.options;
+  try {
+    app->parse(argc, argv);
+    options.command = command_in(*app);
+  } catch (const CLI::ParseError& error) {
+    return app->exit(error) == 0 ? 0 : kUsageError;
+  }
+  complete_from_environment(options);
+  options.monitor_interval = std::chrono::duration<double>(arguments.monitor_interval);
+  options.grace = std::chrono::duration<double>(arguments.grace);
+  options.num_processes = launch::count_processes(
+      arguments.num_processes, options.standalone ? 1 : options.num_machines, options.cpu);
+  return launch::launch(options).exit_code;
+}
+
+}  // namespace accelerant::cli

@@ -1,0 +1,131 @@
+#include "dist/transport.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <charconv>
+#include <chrono>
+#include <vector>
+
+#include "accelerant/core/error.h"
+#include "compat/collectives.h"
+#include "dist/exchange.h"
+#include "dist/groups.h"
+
+namespace accelerant::dist {
+namespace {
+
+c10d::ProcessGroup& group_of(Groups& groups, Channel channel) {
+  return channel == Channel::data ? *groups.data : *groups.control;
+}
+
+c10d::ReduceOp operator_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::max:
+      return c10d::ReduceOp::MAX;
+    case Reduction::min:
+      return c10d::ReduceOp::MIN;
+    case Reduction::product:
+      return c10d::ReduceOp::PRODUCT;
+    case Reduction::sum:
+    case Reduction::mean:
+      return c10d::ReduceOp::SUM;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+// --- Who has come to wait_for_everyone -----------------------------------------------------------
+
+std::string arrival_key(int64_t rank) { return c10::str("wait_for_everyone/", rank); }
+
+// The number of the latest wait that the process has come to; 0 if none.
+int64_t latest_wait(c10d::Store& store, int64_t rank) {
+  if (!store.check({arrival_key(rank)})) return 0;
+  const std::vector<uint8_t> value = store.get(arrival_key(rank));
+  const std::string text(value.begin(), value.end());
+  int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+[[noreturn]] void refuse_wait(const World& world, Groups& groups, const std::string& name,
+                              std::chrono::milliseconds waited, const char* reason) {
+  std::string missing;
+  std::string found = reason;
+  try {
+    for (int64_t rank = 0; rank < world.size(); ++rank) {
+      if (latest_wait(*groups.store, rank) < groups.waits) {
+        missing += c10::str(missing.empty() ? "rank " : ", ", rank);
+      }
+    }
+    found = missing.empty() ? c10::str("all have come, but then: ", reason)
+                            : c10::str(missing, " missing (", reason, ")");
+  } catch (const std::exception& error) {
+    found = c10::str(reason, "; who is missing cannot be told: ", error.what());
+  }
+  const std::string which = name.empty() ? "" : c10::str(" ('", name, "')");
+  throw Error(ErrorDetails{
+      .problem = c10::str("wait_for_everyone", which, " failed on rank ", world.rank(), " after ",
+                          static_cast<double>(waited.count()) / 1000, " s"),
+      .expected = c10::str("all ", world.size(), " processes within ",
+                           static_cast<double>(world.timeout().count()) / 1000, " s"),
+      .got = found,
+      .hint = "look at the output of the missing processes, and whether all of them come to this "
+              "call; ProcessGroupOptions::timeout is how long to wait"});
+}
+
+}  // namespace
+
+void all_gather(const World& world, Channel channel, const char* name, at::Tensor output,
+                at::Tensor input) {
+  exchange(world, name, [&](Groups& groups) {
+    compat::all_gather_single(group_of(groups, channel), output, input)->wait();
+  });
+}
+
+void all_reduce(const World& world, Channel channel, const char* name, at::Tensor tensor,
+                Reduction reduction) {
+  exchange(world, name, [&](Groups& groups) {
+    std::vector<at::Tensor> tensors{std::move(tensor)};
+    c10d::AllreduceOptions options;
+    options.reduceOp = operator_of(reduction);
+    group_of(groups, channel).allreduce(tensors, options)->wait();
+  });
+}
+
+void broadcast_tensor(const World& world, Channel channel, const char* name, at::Tensor tensor,
+                      int64_t from_process) {
+  exchange(world, name, [&](Groups& groups) {
+    std::vector<at::Tensor> tensors{std::move(tensor)};
+    c10d::BroadcastOptions options;
+    options.rootRank = from_process;
+    group_of(groups, channel).broadcast(tensors, options)->wait();
+  });
+}
+
+void barrier(const World& world, const std::string& name) {
+  exchange(world, "wait_for_everyone", [&](Groups& groups) {
+    // Gloo's barrier says who is missing on rank 0 only, if at all. The note in the store, which
+    // nobody waits for, lets every process find out.
+    ++groups.waits;
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      groups.store->set(arrival_key(world.rank()), c10::str(groups.waits));
+      groups.control->barrier()->wait();
+    } catch (const std::exception& error) {
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      refuse_wait(world, groups, name,
+                  std::chrono::duration_cast<std::chrono::milliseconds>(waited), error.what());
+    }
+  });
+}
+
+int64_t next_call(const World& world) { return ++world.groups().calls; }
+
+void require_rank(const World& world, const char* name, int64_t rank) {
+  if (rank >= 0 && rank < world.size()) return;
+  throw Error(ErrorDetails{.problem = c10::str(name, " from a process that is not there"),
+                           .expected = c10::str("a rank from 0 to ", world.size() - 1),
+                           .got = c10::str(rank)});
+}
+
+}  // namespace accelerant::dist

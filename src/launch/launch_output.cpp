@@ -1,0 +1,66 @@
+#include "launch/launch_output.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "accelerant/core/error.h"
+
+namespace accelerant::launch {
+namespace {
+
+Fd open_log(const std::string& path) {
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  if (file.is_open()) return file;
+  throw Error(ErrorDetails{.problem = "cannot write the log file " + path,
+                           .got = std::strerror(errno),
+                           .hint = "name another folder for log files"});
+}
+
+RankStream make_stream(Console& console, const LaunchPlan& plan, int64_t local_rank, Stream stream,
+                       const std::string& folder) {
+  const bool tee = plan.tee.has(local_rank, stream);
+  const bool redirect = plan.redirect.has(local_rank, stream);
+  const int64_t rank = plan.machine_rank * plan.local_world_size + local_rank;
+  Fd log;
+  if (tee || redirect) {
+    log = open_log(folder + "/" + std::to_string(rank) +
+                   (stream == Stream::out ? "/stdout.log" : "/stderr.log"));
+  }
+  const bool is_shown = tee || !redirect;
+  // One process needs no name.
+  return {is_shown ? &console.of(stream) : nullptr,
+          plan.world_size() > 1 ? "[rank " + std::to_string(rank) + "] " : "", std::move(log)};
+}
+
+}  // namespace
+
+LaunchOutput::LaunchOutput(Console& console, const LaunchPlan& plan, const std::string& folder)
+    : console_(console) {
+  for (int64_t rank = 0; rank < plan.local_world_size; ++rank) {
+    ranks_.push_back({make_stream(console, plan, rank, Stream::out, folder),
+                      make_stream(console, plan, rank, Stream::err, folder)});
+  }
+}
+
+void LaunchOutput::receive(size_t index, Stream stream, std::string_view bytes) {
+  (stream == Stream::out ? ranks_[index].out : ranks_[index].err).receive(bytes);
+}
+
+void LaunchOutput::finish(std::vector<RankResult>& ranks) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks_[i].out.finish();
+    ranks_[i].err.finish();
+    ranks[i].err = ranks_[i].err.last_lines();
+  }
+}
+
+bool LaunchOutput::are_logs_complete() const {
+  return std::ranges::all_of(ranks_, [](const Streams& streams) {
+    return streams.out.is_log_complete() && streams.err.is_log_complete();
+  });
+}
+
+}  // namespace accelerant::launch

@@ -1,0 +1,39 @@
+// What all ranks of this machine write in one attempt: to the screen and to log files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/console.h"
+#include "launch/launch_plan.h"
+#include "launch/rank_group.h"
+#include "launch/rank_stream.h"
+
+namespace accelerant::launch {
+
+class LaunchOutput : public OutputReceiver {
+ public:
+  // `console` is borrowed. Log files go to <folder>/<rank>, which must exist; one that cannot be made is an Error.
+  LaunchOutput(Console& console, const LaunchPlan& plan, const std::string& folder);
+
+  void receive(size_t index, Stream stream, std::string_view bytes) override;
+  bool is_congested(Stream stream) const override { return console_.of(stream).is_congested(); }
+  void add_poll_entries(std::vector<pollfd>& entries) const override {
+    console_.add_poll_entries(entries);
+  }
+  void write_pending() override { console_.write_pending(); }
+
+  // After the last byte: shows unfinished lines, and puts last lines in the results.
+  void finish(std::vector<RankResult>& ranks);
+  bool are_logs_complete() const;
+
+ private:
+  struct Streams {
+    RankStream out;
+    RankStream err;
+  };
+  Console& console_;
+  std::vector<Streams> ranks_;
+};
+
+}  // namespace accelerant::launch

@@ -1,0 +1,44 @@
+// The options of a launch, checked and completed.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "accelerant/launch/launcher.h"
+#include "launch/master_port.h"
+#include "launch/rank_group.h"
+#include "launch/rank_variables.h"
+#include "launch/stream_mask.h"
+
+namespace accelerant::launch {
+
+struct LaunchPlan {
+  std::string program = {};  // the file
+  int64_t machine_rank = 0;
+  int64_t num_machines = 1;
+  int64_t local_world_size = 1;
+  std::string master_addr = {};
+  int port = 0;             // 0: a free one in each attempt
+  std::string run_id = {};  // that the ranks see
+  StreamMask tee = {};
+  StreamMask redirect = {};
+
+  int64_t world_size() const { return num_machines * local_world_size; }
+};
+
+// What cannot work is an Error.
+LaunchPlan make_plan(const LaunchOptions& options);
+
+// A name for the folder of a run's log files: date, time and process id.
+std::string name_of_run();
+
+// Rank 0 of the group hosts the store, so the port is bound where it runs.
+std::optional<MasterPort> bind_port_of(const LaunchPlan& plan);
+
+// How to start the ranks of this machine. `folder_of_attempt` gets a folder for each rank's error file.
+std::vector<RankStart> plan_ranks(const LaunchOptions& options, const LaunchPlan& plan,
+                                  std::optional<MasterPort> port, int64_t restart_count,
+                                  const std::string& folder_of_attempt);
+
+}  // namespace accelerant::launch

@@ -1,0 +1,182 @@
+#include "accelerant/launch/launcher.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "launch/console.h"
+#include "launch/folders.h"
+#include "launch/guardian.h"
+#include "launch/launch_output.h"
+#include "launch/launch_plan.h"
+#include "launch/rank_group.h"
+#include "launch/report.h"
+#include "launch/signal_watch.h"
+
+namespace accelerant::launch {
+namespace {
+
+std::chrono::milliseconds to_milliseconds(std::chrono::duration<double> time) {
+  constexpr double kMost = 1e9;  // 11 days; poll counts in an int
+  return std::chrono::milliseconds(
+      static_cast<int64_t>(std::clamp(time.count() * 1000, 1.0, kMost)));
+}
+
+// While it lives, what ranks leave behind becomes a child of this process.
+class OrphanAdoption {
+ public:
+  OrphanAdoption() {
+    ::prctl(PR_GET_CHILD_SUBREAPER, &before_);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  ~OrphanAdoption() { ::prctl(PR_SET_CHILD_SUBREAPER, before_); }
+  OrphanAdoption(const OrphanAdoption&) = delete;
+  OrphanAdoption& operator=(const OrphanAdoption&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+// Where the files of the ranks go: the user's folder, or one that is gone at the end.
+class RunFolder {
+ public:
+  explicit RunFolder(const LaunchOptions& options) {
+    if (!options.log_dir.empty()) {
+      path_ = options.log_dir + "/" + (options.run_id.empty() ? name_of_run() : options.run_id);
+      make_folders(path_);
+      return;
+    }
+    keeps_logs_ = !options.tee.empty() || !options.redirect.empty();
+    if (keeps_logs_) {
+      path_ = make_temporary_folder();
+    } else {
+      path_ = temporary_.emplace().path();
+    }
+  }
+
+  const std::string& path() const { return path_; }
+  bool was_chosen_here() const { return keeps_logs_; }
+  bool has_logs() const { return !temporary_; }
+  std::string of_attempt(int64_t attempt) const {
+    return path_ + "/attempt_" + std::to_string(attempt);
+  }
+
+ private:
+  bool keeps_logs_ = false;
+  std::optional<TemporaryFolder> temporary_;
+  std::string path_;
+};
+
+class Launch {
+ public:
+  explicit Launch(const LaunchOptions& options)
+      : options_(options),
+        plan_(make_plan(options)),
+        port_(bind_port_of(plan_)),
+        folder_(options) {}
+
+  LaunchResult run() {
+    const OrphanAdoption adoption;
+    Guardian guardian;
+    SignalWatch signals;
+    group_options_ = {.grace = to_milliseconds(options_.grace),
+                      .monitor_interval = to_milliseconds(options_.monitor_interval),
+                      .signals = &signals,
+                      .guardian = &guardian};
+    if (folder_.was_chosen_here()) say("log files: " + folder_.path() + "\n");
+    RankGroupResult attempt = run_attempt();
+    while (attempt.signal == 0 && root_cause(attempt.ranks) &&
+           result_.restarts < options_.max_restarts) {
+      ++result_.restarts;
+      say(describe(attempt) + "; restart " + std::to_string(result_.restarts) + " of " +
+          std::to_string(options_.max_restarts) + "\n");
+      port_ = bind_port_of(plan_);
+      attempt = run_attempt();
+    }
+    conclude(attempt);
+    result_.ranks = std::move(attempt.ranks);
+    console_.out.write_pending();
+    console_.flush(signals);  // the report comes after everything that ranks wrote
+    say(result_.report);
+    console_.flush(signals);
+    return std::move(result_);
+  }
+
+ private:
+  RankGroupResult run_attempt() {
+    const std::string folder = folder_.of_attempt(result_.restarts);
+    auto starts = plan_ranks(options_, plan_, std::exchange(port_, {}), result_.restarts, folder);
+    LaunchOutput output(console_, plan_, folder);
+    RankGroupResult attempt = run_rank_group(std::move(starts), output, group_options_);
+    output.finish(attempt.ranks);
+    console_.write_pending();
+    if (!output.are_logs_complete()) say("some log files in " + folder + " are not complete\n");
+    return attempt;
+  }
+
+  std::string describe(const RankGroupResult& attempt) const {
+    return describe_failure(attempt.ranks, *root_cause(attempt.ranks), plan_.world_size());
+  }
+
+  void conclude(const RankGroupResult& attempt) {
+    result_.signal = attempt.signal;
+    if (attempt.signal != 0) {
+      result_.exit_code = 128 + attempt.signal;
+      result_.report = "stopped by " + signal_name(attempt.signal) + killed(attempt) + "\n";
+      return;
+    }
+    const auto cause = root_cause(attempt.ranks);
+    if (!cause) return;
+    const RankResult& rank = attempt.ranks[*cause];
+    result_.exit_code = rank.exit_code;
+    result_.report = describe(attempt);
+    if (options_.max_restarts > 0) {
+      result_.report += "; this was restart " + std::to_string(result_.restarts) + " of " +
+                        std::to_string(options_.max_restarts);
+    }
+    result_.report += "\n";
+    if (rank.error) {
+      result_.report += "its error:\n" + indented(describe_error(rank), "  ");
+    }
+    if (!rank.err.empty()) {
+      result_.report += "the last lines of its standard error:\n" + indented(rank.err, "  | ");
+    }
+    if (folder_.has_logs()) {
+      result_.report += "log files: " + folder_.of_attempt(result_.restarts) + "\n";
+    }
+  }
+
+  static std::string killed(const RankGroupResult& attempt) {
+    const auto count = std::ranges::count(attempt.ranks, SIGKILL, &RankResult::signal);
+    if (count == 0) return "";
+    return "; " + std::to_string(count) + (count == 1 ? " rank" : " ranks") +
+           " did not end in time and had to be killed";
+  }
+
+  void say(const std::string& text) {
+    if (options_.quiet || text.empty()) return;
+    // On a terminal both streams are the same lines.
+    const bool same = console_.out.is_terminal() && console_.err.is_terminal();
+    if (console_.err.is_inside_line() || (same && console_.out.is_inside_line())) {
+      console_.err.add("\n");
+    }
+    console_.err.add(indented(text, "[accelerant] "));
+    console_.write_pending();
+  }
+
+  const LaunchOptions& options_;
+  LaunchPlan plan_;
+  std::optional<MasterPort> port_;
+  RunFolder folder_;
+  Console console_;
+  RankGroupOptions group_options_;
+  LaunchResult result_;
+};
+
+}  // namespace
+
+LaunchResult launch(const LaunchOptions& options) { return Launch(options).run(); }
+
+}  // namespace accelerant::launch

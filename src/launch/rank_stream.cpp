@@ -1,0 +1,94 @@
+#include "launch/rank_stream.h"
+
+#include <cerrno>
+#include <utility>
+
+namespace accelerant::launch {
+namespace {
+
+constexpr size_t kTailLines = 10;
+constexpr size_t kTailLineBytes = 2000;
+constexpr size_t kLongestLine = size_t{16} << 20;  // longer ones are shown in pieces
+
+}  // namespace
+
+RankStream::RankStream(ConsoleStream* console, std::string prefix, Fd log_file)
+    : console_(console), prefix_(std::move(prefix)), log_file_(std::move(log_file)) {}
+
+void RankStream::receive(std::string_view bytes) {
+  write_log(bytes);
+  for (std::string_view rest = bytes; !rest.empty();) {
+    const size_t end = rest.find('\n');
+    tail_line_ += rest.substr(0, end).substr(0, kTailLineBytes - tail_line_.size());
+    if (end == std::string_view::npos) break;
+    remember_line();
+    rest.remove_prefix(end + 1);
+  }
+  if (console_ == nullptr) return;
+  if (prefix_.empty()) {
+    console_->add(bytes);
+  } else {
+    split_lines(bytes);
+  }
+}
+
+void RankStream::finish() {
+  if (!tail_line_.empty()) remember_line();
+  if (line_.empty()) return;
+  if (line_ != "\r") {
+    if (line_.ends_with('\r')) line_.pop_back();
+    line_ += '\n';
+    show_line();
+  }
+  line_.clear();
+}
+
+// A line ends with "\n", or with the "\r" of a progress bar, of which "\r\n" is none. Whether it is one shows with
+// the byte after it.
+void RankStream::split_lines(std::string_view bytes) {
+  while (!bytes.empty()) {
+    if (line_.ends_with('\r') && bytes.front() != '\n') show_line();
+    const size_t end = bytes.find_first_of("\r\n");
+    const bool has_end = end != std::string_view::npos;
+    const std::string_view part = bytes.substr(0, has_end ? end + 1 : end);
+    line_ += part;
+    bytes.remove_prefix(part.size());
+    if (line_.size() > kLongestLine && !has_end) line_ += '\n';
+    if (line_.ends_with('\n')) show_line();
+  }
+}
+
+void RankStream::show_line() {
+  // Bars often begin with the carriage return; alone it shows nothing.
+  if (line_ != "\r") {
+    console_->begin_line();
+    console_->add(prefix_);
+    console_->add(line_);
+  }
+  line_.clear();
+}
+
+void RankStream::remember_line() {
+  tail_.push_back(std::exchange(tail_line_, {}));
+  if (tail_.size() > kTailLines) tail_.pop_front();
+}
+
+std::string RankStream::last_lines() const {
+  std::string text;
+  for (const std::string& line : tail_) text += line + "\n";
+  return text;
+}
+
+void RankStream::write_log(std::string_view bytes) {
+  while (log_file_.is_open() && !bytes.empty()) {
+    const ssize_t size = ::write(log_file_.get(), bytes.data(), bytes.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) {  // the disk is full, say; that must not end the training
+      log_complete_ = false;
+      return;
+    }
+    bytes.remove_prefix(static_cast<size_t>(size));
+  }
+}
+
+}  // namespace accelerant::launch

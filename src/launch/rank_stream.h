@@ -1,0 +1,41 @@
+// What one rank writes to one of its streams: to the screen by lines, to a file as it is.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+
+#include "launch/console.h"
+#include "launch/fd.h"
+
+namespace accelerant::launch {
+
+class RankStream {
+ public:
+  // `console` is borrowed; null: not shown. `prefix` stands before every line; empty: bytes go through as
+  // they are. `log_file` need not be open.
+  RankStream(ConsoleStream* console, std::string prefix, Fd log_file);
+
+  void receive(std::string_view bytes);
+  void finish();  // shows what is left of a last line without an end
+
+  // The last lines, whole and without prefix.
+  std::string last_lines() const;
+  bool is_log_complete() const { return log_complete_; }
+
+ private:
+  void write_log(std::string_view bytes);
+  void split_lines(std::string_view bytes);
+  void show_line();
+  void remember_line();
+
+  ConsoleStream* console_;
+  std::string prefix_;
+  Fd log_file_;
+  bool log_complete_ = true;
+  std::string line_;       // of the screen: since the last line end or carriage return
+  std::string tail_line_;  // of last_lines: since the last line end, cut
+  std::deque<std::string> tail_;
+};
+
+}  // namespace accelerant::launch

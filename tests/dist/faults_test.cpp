@@ -1,0 +1,249 @@
+// What the processes of a training say and do when one of them dies, hangs or goes its own way.
+//
+// Faults come from failpoints (core/failpoint.h). The ranks run a small training in a function that lets no
+// exception out, so that an Error ends them as it ends a program that does not catch it.
+
+#include <accelerant/accelerator/accelerator.h>
+#include <accelerant/core/log.h>
+#include <accelerant/dist/collectives.h>
+#include <accelerant/dist/process_control.h>
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "support/temp_folder.h"
+
+namespace {
+
+using accelerant::Accelerator;
+using accelerant::AcceleratorOptions;
+using accelerant::LogLevel;
+using accelerant::launch::RankResult;
+using accelerant::launch::RunRanksResult;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Everything faster than by default, but for what a busy machine needs.
+AcceleratorOptions quick_options() {
+  return {.cpu = true,
+          .process_group = {.timeout = seconds(60),
+                            .monitor = {.interval = milliseconds(50),
+                                        .stuck_after = milliseconds(500),
+                                        .mismatch_after = milliseconds(200)}}};
+}
+
+using EachStep = std::function<void(Accelerator&, int step)>;  // called before the step
+
+void train(const AcceleratorOptions& options, int steps, const EachStep& each_step = {}) noexcept {
+  signal(SIGTERM, SIG_IGN);  // of the launcher, when a rank has ended: let the others speak
+  torch::manual_seed(1);
+  torch::nn::Linear net(4, 2);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  Accelerator accelerator(options);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  for (int step = 1; step <= steps; ++step) {
+    if (each_step) each_step(accelerator, step);
+    accelerator.backward(model(torch::ones({3, 4})).square().mean());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+}
+
+RunRanksResult run_with(const std::string& failpoint, int num_ranks,
+                        std::map<std::string, std::string> environment = {}) {
+  environment["ACCELERANT_FAILPOINT"] = failpoint;
+  return rank_test::run({.num_ranks = num_ranks, .environment = environment});
+}
+
+// What the rank said last: it ended by itself, with status 1 and a report.
+std::string error_report(const RunRanksResult& result, size_t rank) {
+  const RankResult& ended = result.ranks.at(rank);
+  EXPECT_EQ(ended.exit_code, 1) << ended.err;
+  EXPECT_TRUE(contains(ended.err, "[rank " + std::to_string(rank) + "] terminated: ") ||
+              contains(ended.err, "waits in vain"));
+  if (!ended.error) {
+    ADD_FAILURE() << "rank " << rank << " left no report:\n" << ended.err;
+    return "";
+  }
+  EXPECT_EQ(ended.error->rank, static_cast<int64_t>(rank));
+  return ended.error->message;
+}
+
+TEST(Faults, ARankDiesInBackward) {
+  if (rank_test::is_rank()) return train(quick_options(), 5);
+  const auto result = run_with("averaging gradients:kill@3/rank=1", 3);
+  EXPECT_EQ(result.ranks[1].signal, SIGKILL);
+  for (const size_t survivor : {0U, 2U}) {
+    const std::string error = error_report(result, survivor);
+    EXPECT_TRUE(
+        contains(error, "lost its connection to another process (averaging gradients, step 3)"));
+    EXPECT_TRUE(contains(error, "rank 1 has ended without a word"));
+    EXPECT_EQ(result.ranks[survivor].error->step, 3);
+  }
+}
+
+TEST(Faults, TheRankThatServesTheStoreDies) {
+  if (rank_test::is_rank()) return train(quick_options(), 5);
+  const auto result = run_with("averaging gradients:kill@3/rank=0", 3);
+  EXPECT_EQ(result.ranks[0].signal, SIGKILL);
+  for (const size_t survivor : {1U, 2U})
+    EXPECT_TRUE(contains(error_report(result, survivor), "the store does not answer either"));
+}
+
+TEST(Faults, AnErrorOfOneRankIsNamedByTheOthers) {
+  if (rank_test::is_rank()) return train(quick_options(), 5);
+  const auto result = run_with("backward:throw@2/rank=1", 2);
+  EXPECT_TRUE(contains(error_report(result, 1), "failpoint backward"));
+  EXPECT_TRUE(contains(error_report(result, 0), "rank 1 failed: failpoint backward"));
+  EXPECT_TRUE(contains(result.report, "failpoint backward"));
+}
+
+TEST(Faults, AHungRankIsNamedByTheMonitorAndByTheTimeout) {
+  if (rank_test::is_rank()) {
+    auto options = quick_options();
+    options.process_group.timeout = seconds(4);
+    return train(options, 5);
+  }
+  const auto result = run_with("averaging gradients:stop@3/rank=1", 2);
+  const std::string error = error_report(result, 0);
+  EXPECT_TRUE(contains(error, "waited too long for the others (averaging gradients, step 3)"));
+  EXPECT_TRUE(contains(error, "nothing is heard of rank 1"));
+  EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 has not answered since"));
+}
+
+TEST(Faults, ARankInAnEndlessLoopIsNamed) {
+  if (rank_test::is_rank()) {
+    auto options = quick_options();
+    options.process_group.timeout = seconds(4);
+    return train(options, 5);
+  }
+  const auto result = run_with("backward:hang@3/rank=1", 2);
+  EXPECT_TRUE(contains(error_report(result, 0), "rank 1 is behind"));
+  EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 is at step 3, in user code, since"));
+  EXPECT_TRUE(contains(result.ranks[0].err, "rank 0 waits in averaging gradients (call"));
+}
+
+// --- Stopped for a moment -------------------------------------------------------------------------
+
+// A process of its own that lets `stopped` go on as soon as the file exists.
+void continue_when_there_is(const std::string& file, pid_t stopped) {
+  if (fork() != 0) return;
+  while (access(file.c_str(), F_OK) != 0 && getppid() == stopped) usleep(10'000);
+  kill(stopped, SIGCONT);
+  _exit(0);
+}
+
+TEST(Faults, ARankThatIsStoppedForAMomentGoesOn) {
+  if (rank_test::is_rank()) {
+    const std::string noticed = std::getenv("FAULTS_FILE");
+    if (rank() == 1) continue_when_there_is(noticed, getpid());
+    accelerant::set_log_handler([&](LogLevel, std::string_view text) {
+      std::cout << text << std::endl;
+      if (text.starts_with("rank 1 has not answered")) std::ofstream(noticed) << "1";
+    });
+    return train(quick_options(), 5);
+  }
+  const TempFolder folder;
+  const auto result =
+      run_with("averaging gradients:stop@3/rank=1", 2, {{"FAULTS_FILE", folder.path("noticed")}});
+  EXPECT_TRUE(result.succeeded()) << result.report;
+  EXPECT_TRUE(contains(result.ranks[0].out, "rank 1 has not answered since"));
+}
+
+TEST(Faults, SlowRanksAreNoFault) {
+  if (rank_test::is_rank()) return train(quick_options(), 4);
+  // Longer than it takes to notice exchanges that cannot meet.
+  const auto result = run_with("backward:sleep=700/rank=1", 2);
+  EXPECT_TRUE(result.succeeded()) << result.report;
+  EXPECT_EQ(result.ranks[0].err.find("error"), std::string::npos) << result.ranks[0].err;
+}
+
+// --- Different calls ------------------------------------------------------------------------------
+
+TEST(Faults, ACollectiveThatOneRankSkipsIsAnError) {
+  if (rank_test::is_rank()) {
+    return train(quick_options(), 5, [](Accelerator& accelerator, int step) {
+      if (step == 3 && rank() == 0) accelerant::dist::wait_for_everyone(accelerator.world());
+    });
+  }
+  const auto result = rank_test::run({.num_ranks = 2});
+  const std::string error_0 = result.ranks[0].err;
+  const std::string error_1 = result.ranks[1].err;
+  // Whoever is the first ends the connection of the other.
+  EXPECT_TRUE(contains(error_0 + error_1, "waits in vain in"));
+  EXPECT_TRUE(contains(error_0 + error_1, "is at step 2, in wait_for_everyone (call"));
+  EXPECT_TRUE(contains(error_0 + error_1, "is at step 3, in averaging gradients (call"));
+  for (const size_t each : {0U, 1U}) EXPECT_NE(error_report(result, each), "");
+}
+
+TEST(Faults, ARankThatFinishesEarlyIsNamed) {
+  if (rank_test::is_rank()) return train(quick_options(), rank() == 0 ? 5 : 3);
+  const auto result = rank_test::run({.num_ranks = 2});
+  EXPECT_EQ(result.ranks[1].exit_code, 0);
+  EXPECT_TRUE(contains(error_report(result, 0), "rank 1 has finished"));
+}
+
+// --- Two machines ---------------------------------------------------------------------------------
+
+// For two_machines_test.py, which starts it by `accelerant launch` and may cut the link between them.
+TEST(Faults, DISABLED_TrainingOnTwoMachines) {
+  auto options = quick_options();
+  options.process_group.timeout = seconds(std::atoi(std::getenv("FAULTS_TIMEOUT")));
+  const int steps = std::atoi(std::getenv("FAULTS_STEPS"));
+  train(options, steps, [&](Accelerator& accelerator, int step) {
+    if (accelerator.environment().num_machines != 2) throw std::runtime_error("not two machines");
+    if (step == 20 && accelerator.is_main_process()) std::cout << "under way" << std::endl;
+    if (step < steps) return;
+    const auto all = accelerant::dist::gather(accelerator.world(), torch::full({1}, rank() + 1));
+    std::cout << "gathered " << all.numel() << " of sum " << all.sum().item<int64_t>() << std::endl;
+  });
+}
+
+// --- Meeting --------------------------------------------------------------------------------------
+
+TEST(Faults, APortInUseIsNamed) {
+  const int other = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(other, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(other, 1), 0);
+  ASSERT_EQ(getsockname(other, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  accelerant::dist::Environment environment;
+  environment.num_processes = environment.local_num_processes = 2;
+  environment.master_port = ntohs(address.sin_port);
+  const auto text = whole_error_of([&] { accelerant::dist::World::join(environment); });
+  EXPECT_TRUE(contains(text, "127.0.0.1:" + std::to_string(environment.master_port)));
+  EXPECT_TRUE(contains(text, "MASTER_PORT"));
+  close(other);
+}
+
+TEST(Faults, ARankThatNeverComesIsNamed) {
+  if (rank_test::is_rank()) {
+    auto options = quick_options();
+    options.process_group.join_timeout = seconds(2);
+    signal(SIGTERM, SIG_IGN);
+    if (rank() == 1) std::exit(0);
+    return train(options, 1);
+  }
+  const auto result = rank_test::run({.num_ranks = 2});
+  const std::string error = error_report(result, 0);
+  EXPECT_TRUE(contains(error, "Not all processes have come"));
+  EXPECT_TRUE(contains(error, "rank 1"));
+}
+
+}  // namespace

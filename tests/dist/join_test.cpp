@@ -1,0 +1,200 @@
+// Training with different numbers of batches.
+#include "dist/join.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "dist/parallel_net.h"
+#include "support/expect_error.h"
+#include "support/ranks.h"
+
+namespace {
+
+using namespace parallel_net;  // NOLINT: the subject of this file
+using accelerant::dist::join_uneven;
+using accelerant::dist::JoinOptions;
+
+struct UnevenCase {
+  const char* name = "";
+  std::vector<int64_t> batches = {};  // of each rank
+  DataParallelOptions options = {};
+  JoinOptions join = {};
+  int64_t accumulates = 1;  // forwards for each synchronised one
+  bool has_buffers = false;
+  bool has_unused = false;
+};
+
+std::set<std::string> uneven_parts_of(const UnevenCase& test) {
+  std::set<std::string> parts = {"in", "out"};
+  if (test.has_buffers) parts.insert("norm");
+  if (test.has_unused) parts.insert("other_out");
+  return parts;
+}
+
+bool synchronises(const UnevenCase& test, int64_t step) {
+  return (step + 1) % test.accumulates == 0;
+}
+
+at::Tensor output_of(const UnevenCase& test, Net& net, int64_t step, int64_t of_rank) {
+  auto hidden = net.hidden(batch_of(step, of_rank));
+  if (test.has_buffers) hidden = net.norm(hidden);
+  return test.has_unused && step % 2 == 1 ? net.other_out(hidden) : net.out(hidden);
+}
+
+// What the documentation of PyTorch's join says: processes that have ended count as gradients of zero.
+std::shared_ptr<Net> train_uneven_alone(const UnevenCase& test) {
+  auto net = std::make_shared<Net>(uneven_parts_of(test));
+  const int64_t most = *std::max_element(test.batches.begin(), test.batches.end());
+  for (int64_t step = 0; step < most; ++step) {
+    Tensors of_source;
+    int64_t active = 0;
+    for (const int64_t count : test.batches) active += step < count ? 1 : 0;
+    const double divisor = test.join.divide_by_initial_world_size ? static_cast<double>(num_ranks())
+                                                                  : static_cast<double>(active);
+    const Tensors before = [&] {
+      Tensors copies;
+      for (const auto& buffer : net->buffers()) copies.push_back(buffer.clone());
+      return copies;
+    }();
+    const auto restore = [&](const Tensors& values) {
+      const torch::NoGradGuard no_grad;
+      auto buffers = net->buffers();
+      for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(values[i]);
+    };
+    for (int64_t r = 0; r < num_ranks(); ++r) {
+      if (step >= test.batches[static_cast<size_t>(r)]) continue;
+      restore(before);
+      (output_of(test, *net, step, r).pow(2).mean() / divisor).backward();
+      of_source.clear();
+      for (const auto& buffer : net->buffers()) of_source.push_back(buffer.clone());
+    }
+    restore(of_source);  // of the highest rank that is left
+    if (synchronises(test, step)) step_and_clear(*net);
+  }
+  return net;
+}
+
+void expect_equal_uneven_training(const std::shared_ptr<World>& world, const UnevenCase& test) {
+  SCOPED_TRACE(test.name);
+  const auto alone = train_uneven_alone(test);
+  auto net = std::make_shared<Net>(uneven_parts_of(test));
+  auto parallel = parallel_of(world, net, test.options);
+  const auto call = call_of(*parallel);
+  join_uneven({parallel.get()}, test.join, [&] {
+    for (int64_t step = 0; step < test.batches[static_cast<size_t>(rank())]; ++step) {
+      const bool synchronise = synchronises(test, step);
+      call(synchronise, [&] { return Tensors{output_of(test, *net, step, rank())}; })[0]
+          .pow(2)
+          .mean()
+          .backward();
+      if (synchronise) step_and_clear(*net);
+      // An evaluation in between, which the others do not follow.
+      const torch::NoGradGuard no_grad;
+      net->eval();
+      call(true, [&] { return Tensors{output_of(test, *net, step, rank())}; });
+      net->train();
+    }
+  });
+  expect_close(net->parameters(), alone->parameters());
+  if (test.has_buffers) expect_close({net->buffers()[2]}, {alone->buffers()[2]}, 0);
+  expect_same_on_all_ranks(*world, net->parameters());
+  expect_same_on_all_ranks(*world, net->buffers());
+
+  // An even epoch afterwards.
+  for (int64_t step = 0; step < 2; ++step) {
+    for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
+    call(true, [&] { return Tensors{output_of(test, *net, step, rank())}; })[0]
+        .pow(2)
+        .mean()
+        .backward();
+    step_and_clear(*net);
+  }
+  expect_same_on_all_ranks(*world, net->parameters());
+}
+
+RANK_TEST(Join, TrainsAsTheSumOfWhatThereIs, 3) {
+  const auto world = join_world();
+  for (const UnevenCase& test : std::vector<UnevenCase>{
+           {"even", {3, 3, 3}},
+           {"uneven", {2, 6, 4}},
+           {"the first rank goes on", {7, 1, 3}},
+           {"none at first", {5, 0, 5}},
+           {"none on rank 0", {0, 3, 4}},
+           {"divided by those left", {2, 6, 4}, {}, {.divide_by_initial_world_size = false}},
+           {"views", {2, 6, 4}, {.gradient_as_bucket_view = true}},
+           {"small buckets", {1, 6, 4}, {.bucket_cap_mb = 0.0001}},
+           {"accumulating", {2, 6, 4}, {}, {}, 2},
+           {"static graph", {2, 6, 4}, {.static_graph = true}},
+           {"static graph that one rank leaves early", {1, 6, 4}, {.static_graph = true}},
+           {"unused", {2, 7, 4}, {.find_unused_parameters = true}, {}, 1, false, true},
+       }) {
+    expect_equal_uneven_training(world, test);
+  }
+}
+
+// Each process normalises its own batch; the counter tells whose buffers went on.
+RANK_TEST(Join, BuffersComeFromARankThatGoesOn, 2) {
+  const auto world = join_world();
+  expect_equal_uneven_training(world, {.name = "buffers", .batches = {2, 5}, .has_buffers = true});
+  expect_equal_uneven_training(world,
+                               {.name = "of rank 0", .batches = {5, 2}, .has_buffers = true});
+}
+
+RANK_TEST(Join, TwoModels, 2) {
+  const auto world = join_world();
+  auto first = std::make_shared<Net>(std::set<std::string>{"in", "inner"});
+  auto second = std::make_shared<Net>(std::set<std::string>{"inner", "out"});
+  auto parallel_first = parallel_of(world, first);
+  auto parallel_second = parallel_of(world, second, {.gradient_as_bucket_view = true});
+  const auto call_first = call_of(*parallel_first);
+  const auto call_second = call_of(*parallel_second);
+  join_uneven({parallel_first.get(), parallel_second.get()}, {}, [&] {
+    for (int64_t step = 0; step < 2 + 3 * rank(); ++step) {
+      const auto middle = call_first(
+          true, [&] { return Tensors{first->inner(first->hidden(batch_of(step, rank())))}; })[0];
+      const auto made = call_second(
+          true, [&] { return Tensors{second->out(second->inner(middle.detach()))}; })[0];
+      middle.mean().backward();
+      step_and_clear(*first);
+      made.mean().backward();
+      step_and_clear(*second);
+    }
+  });
+  expect_same_on_all_ranks(*world, first->parameters());
+  expect_same_on_all_ranks(*world, second->parameters());
+}
+
+RANK_TEST(Join, EndsEarlyIfAsked, 2) {
+  const auto world = join_world();
+  auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
+  auto parallel = parallel_of(world, net);
+  const auto call = call_of(*parallel);
+  int64_t steps = 0;
+  const auto error = error_of([&] {
+    join_uneven({parallel.get()}, {.throw_on_early_termination = true}, [&] {
+      for (; steps < 2 + 2 * rank(); ++steps) {
+        call(true, [&] { return Tensors{net->out(net->hidden(batch_of(steps, rank())))}; })[0]
+            .mean()
+            .backward();
+        step_and_clear(*net);
+      }
+    });
+  });
+  EXPECT_EQ(steps, 2);
+  EXPECT_TRUE(contains(
+      error, rank() == 0 ? "Rank 0 has no more inputs" : "Another process has no more inputs"));
+  expect_same_on_all_ranks(*world, net->parameters());
+}
+
+RANK_TEST(Join, RefusesNonsense, 2) {
+  const auto world = join_world();
+  EXPECT_TRUE(contains(error_of([&] { join_uneven({}, {}, [] {}); }), "for no model"));
+  auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
+  auto parallel = parallel_of(world, net);
+  join_uneven({parallel.get()}, {}, [&] {
+    EXPECT_TRUE(contains(error_of([&] { join_uneven({parallel.get()}, {}, [] {}); }), "two joins"));
+  });
+  expect_same_on_all_ranks(*world, net->parameters());
+}
+
+}  // namespace

@@ -1,0 +1,55 @@
+"""A rank of the Python side of training_parity_test.py: reads documents, one in a line, trains as they say with
+the other ranks, and answers each with a line."""
+
+import json
+import sys
+import warnings
+
+import torch
+from accelerate import PartialState
+from torch.nn.parallel import DistributedDataParallel
+from training_runs import clip, load, result_of, train_with_accelerate
+
+
+def train_with_torch(document: dict) -> dict:
+    """What Accelerate does not do, such as fp16 on a CPU, with torch alone. Every rank takes whole batches in turn,
+    and their number must divide by that of the ranks."""
+    state = PartialState(cpu=True)
+    network, optimizer, loader, schedule = load(document)
+    model = DistributedDataParallel(network)
+    precision = document.get("precision", "no")
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16", init_scale=document.get("init_scale", 65536.0),
+                                  growth_interval=document.get("growth_interval", 2000))
+    losses, rates, skipped = [], [], []
+    for _ in range(document["epochs"]):
+        for x, y in list(loader)[state.process_index :: state.num_processes]:
+            with torch.autocast("cpu", dtype=torch.float16, enabled=precision == "fp16"):
+                output = model(x)
+            loss = torch.nn.functional.cross_entropy(output.float(), y)
+            losses.append(loss.item())
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            clip(document, network.parameters())
+            rates.append(schedule.get_last_lr()[0])
+            before = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            skipped.append(scaler.get_scale() < before)
+            if not skipped[-1]:
+                schedule.step()
+            optimizer.zero_grad()
+    return result_of(network, losses, rates, skipped, scaler.get_scale())
+
+
+def main():
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+    for line in sys.stdin:
+        document = json.loads(line)
+        train = train_with_torch if document.get("original") == "torch" else train_with_accelerate
+        print(json.dumps(train(document)), flush=True)
+    PartialState().destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

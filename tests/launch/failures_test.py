@@ -1,0 +1,302 @@
+"""How a launch ends: exit codes, the report, signals, restarts, and that nothing is left behind."""
+
+import json
+import os
+import signal
+
+import pytest
+from launching import finish, is_running, launch, numbers_in, python, send, shell, start, wait_for
+
+
+def test_success():
+    result = launch(["--num-processes", 3], ["true"])
+    assert (result.code, result.out, result.err) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("script, code, what", [("exit 3", 3, "exit code 3"),
+                                                ("kill -SEGV $$", 139, "SIGSEGV (exit code 139)"),
+                                                ("kill -KILL $$", 137, "SIGKILL (exit code 137)"),
+                                                ("exit 255", 255, "exit code 255")])
+def test_exit_codes(script, code, what):
+    result = launch(["--num-processes", 3], shell(f'[ $RANK = 1 ] && {{ echo why >&2; {script}; }}; sleep 1000'))
+    assert result.code == code
+    assert result.err_lines[-3:] == [
+        f"[accelerant] rank 1 of 3 failed: {what}; 2 other ranks were stopped",
+        "[accelerant] the last lines of its standard error:", "[accelerant]   | why"]
+
+
+def test_one_process():
+    result = launch([], shell("echo plain; echo error >&2; exit 4"))
+    assert result.code == 4
+    assert result.out == b"plain\n"
+    assert result.err_lines[:2] == ["error", "[accelerant] rank 0 of 1 failed: exit code 4"]
+
+
+def test_quiet():
+    result = launch(["--quiet"], shell("echo error >&2; exit 4"))
+    assert (result.code, result.err) == (4, b"error\n")
+
+
+def test_only_the_last_lines_of_standard_error_are_shown_again():
+    result = launch(["--num-processes", 2], shell('[ $RANK = 0 ] && exit 0; seq 50 >&2; exit 1'))
+    shown = [line for line in result.err_lines if line.startswith("[accelerant]   | ")]
+    assert shown == [f"[accelerant]   | {number}" for number in range(41, 51)]
+
+
+REPORT = """
+    report() {
+      echo '{"message": {"message": "'"$1"'", "extraInfo": {"timestamp": "'$2'", "time": '$2.5', "step": 812}}}' \\
+        > $TORCHELASTIC_ERROR_FILE
+    }
+"""
+
+
+def test_the_earliest_error_is_the_cause(tmp_path):
+    """Rank 1 fails first but takes its time to end; rank 0 ends first, because it has lost rank 1."""
+    result = launch(["--num-processes", 3], shell(REPORT + f"""
+        case $RANK in
+          0) while [ ! -e {tmp_path}/mark ]; do sleep 0.01; done; report "lost rank 1" 200; exit 1;;
+          1) report "the cause" 100; trap 'exit 6' TERM; touch {tmp_path}/mark; while :; do sleep 0.05; done;;
+          2) sleep 1000;;
+        esac"""))
+    report = [line for line in result.err_lines if line.startswith("[accelerant]")]
+    assert report[:3] == [
+        "[accelerant] rank 1 of 3 failed: exit code 6; 1 other rank failed after it; 1 other rank was stopped",
+        "[accelerant] its error:", "[accelerant]   in step 812: the cause"]
+    assert result.code == 6
+
+
+def test_a_cause_that_was_stopped_has_code_1(tmp_path):
+    result = launch(["--num-processes", 2], shell(REPORT + f"""
+        case $RANK in
+          0) while [ ! -e {tmp_path}/mark ]; do sleep 0.01; done; report "lost rank 1" 200; exit 9;;
+          1) report "the cause" 100; touch {tmp_path}/mark; sleep 1000;;
+        esac"""))
+    assert result.code == 1
+    assert "the cause" in result.err_lines[-1]
+
+
+def test_python_ranks_report_too():
+    result = launch(["--num-processes", 2], python("""
+        import os, time
+        from torch.distributed.elastic.multiprocessing.errors import record
+        @record
+        def main():
+            if os.environ["RANK"] == "1":
+                raise ValueError("bad batch")
+            time.sleep(1000)
+        main()
+    """))
+    assert result.code == 1
+    assert "[accelerant]   ValueError: bad batch" in result.err_lines
+
+
+def test_torchrun_reads_our_error_files(tmp_path):
+    """The form of the file is torchelastic's own."""
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+    error = {"message": {"message": "m", "extraInfo": {"timestamp": "100", "time": 100.5, "rank": 1}}}
+    file = tmp_path / "error.json"
+    file.write_text(json.dumps(error))
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(file))
+    assert (failure.message, failure.timestamp) == (error["message"], 100)
+
+
+def test_ranks_that_ignore_the_signal_are_killed(tmp_path):
+    result = launch(["--num-processes", 2, "--grace", 0.2], shell(f"""
+        if [ $RANK = 0 ]; then while [ ! -e {tmp_path}/1.pid ]; do sleep 0.01; done; exit 7; fi
+        trap '' TERM; echo $$ > {tmp_path}/1.pid; while :; do sleep 0.05; done"""))
+    assert result.code == 7
+    assert not is_running(numbers_in(tmp_path, 1)[0])
+
+
+def test_ranks_may_end_in_peace(tmp_path):
+    result = launch(["--num-processes", 2], shell(f"""
+        if [ $RANK = 0 ]; then while [ ! -e {tmp_path}/ready ]; do sleep 0.01; done; exit 7; fi
+        trap 'echo saved; exit 0' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"""))
+    assert result.code == 7
+    assert "[rank 1] saved" in result.out_lines
+
+
+# A rank with a child and, in a session of its own making, nothing.
+FAMILY = """
+    sh -c 'echo $$ > {folder}/$RANK.child.pid; while :; do sleep 0.05; done' &
+    echo $$ > {folder}/$RANK.pid
+    wait
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_signals_reach_ranks_and_their_children(tmp_path, number):
+    launcher = start(["--num-processes", 2, "--grace", 0.5], shell(FAMILY.format(folder=tmp_path)))
+    pids = numbers_in(tmp_path, 4)
+    send(launcher, number)
+    result = finish(launcher)
+    assert result.code == 128 + number
+    assert result.err_lines[-1].startswith(f"[accelerant] stopped by {signal.Signals(number).name}")
+    assert not [pid for pid in pids if is_running(pid)]
+
+
+def test_the_signal_itself_is_passed_on(tmp_path):
+    launcher = start(["--num-processes", 2], shell(f"""
+        trap 'echo got SIGHUP; exit 0' HUP
+        echo $$ > {tmp_path}/$RANK.pid
+        while :; do sleep 0.05; done"""))
+    numbers_in(tmp_path, 2)
+    send(launcher, signal.SIGHUP)
+    result = finish(launcher)
+    assert result.code == 129
+    assert sorted(result.out_lines) == ["[rank 0] got SIGHUP", "[rank 1] got SIGHUP"]
+
+
+def test_a_second_interrupt_kills_at_once(tmp_path):
+    launcher = start(["--num-processes", 2, "--grace", 1000], shell(f"""
+        trap 'touch {tmp_path}/$RANK.asked' INT TERM
+        echo $$ > {tmp_path}/$RANK.pid
+        while :; do sleep 0.05; done"""))
+    pids = numbers_in(tmp_path, 2)
+    send(launcher, signal.SIGINT)
+    wait_for(lambda: len(list(tmp_path.glob("*.asked"))) == 2, "the first signal")
+    assert all(is_running(pid) for pid in pids)
+    send(launcher, signal.SIGINT)
+    result = finish(launcher)
+    assert result.code == 130
+    assert result.err_lines[-1] == (
+        "[accelerant] stopped by SIGINT; 2 ranks did not end in time and had to be killed")
+
+
+def test_a_stopped_rank_is_ended_too(tmp_path):
+    """SIGSTOP stands for a rank that hangs."""
+    launcher = start(["--num-processes", 2, "--grace", 1000], shell(f"""
+        echo $$ > {tmp_path}/$RANK.pid; kill -STOP $$; sleep 1000"""))
+    pids = numbers_in(tmp_path, 2)
+    send(launcher, signal.SIGTERM)
+    assert finish(launcher).code == 143
+    assert not [pid for pid in pids if is_running(pid)]
+
+
+def test_nohup_is_respected(tmp_path):
+    launcher = start([], shell(f"echo $$ > {tmp_path}/0.pid; while [ ! -e {tmp_path}/end ]; do sleep 0.05; done"),
+                     preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    numbers_in(tmp_path, 1)
+    send(launcher, signal.SIGHUP)
+    (tmp_path / "end").touch()
+    assert finish(launcher).code == 0
+
+
+def test_nothing_survives_a_killed_launcher(tmp_path):
+    launcher = start(["--num-processes", 2], shell(FAMILY.format(folder=tmp_path)))
+    pids = numbers_in(tmp_path, 4)
+    send(launcher, signal.SIGKILL)
+    launcher.wait()
+    wait_for(lambda: not [pid for pid in pids if is_running(pid)], "the end of the orphans")
+    finish(launcher)
+
+
+def test_children_of_a_failed_rank_are_stopped(tmp_path):
+    result = launch(["--num-processes", 2], shell(f"""
+        sh -c 'echo $$ > {tmp_path}/'$RANK'.child.pid; while :; do sleep 0.05; done' &
+        while [ $(ls {tmp_path} | wc -l) -lt 2 ]; do sleep 0.01; done
+        [ $RANK = 0 ] && exit 1
+        wait"""))
+    assert result.code == 1
+    assert not [pid for pid in numbers_in(tmp_path, 2) if is_running(pid)]
+
+
+def test_children_that_clean_up_get_the_grace(tmp_path):
+    """A wrapper script dies of the signal at once; the training behind it must be able to save."""
+    launcher = start(["--num-processes", 1], shell(f"""
+        sh -c 'trap "sleep 0.3; echo saved; exit" TERM; echo $$ > {tmp_path}/0.pid; while :; do sleep 0.05; done'
+        echo never"""))
+    numbers_in(tmp_path, 1)
+    send(launcher, signal.SIGTERM)
+    result = finish(launcher)
+    assert (result.code, result.out_lines) == (143, ["saved"])
+
+
+def test_restarts(tmp_path):
+    """The second attempt succeeds, on another port, and knows that it is the second."""
+    result = launch(["--num-processes", 2, "--max-restarts", 3], shell(f"""
+        echo $MASTER_PORT > {tmp_path}/port.$TORCHELASTIC_RESTART_COUNT.$RANK
+        [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3
+        [ $TORCHELASTIC_RESTART_COUNT = 0 ] && sleep 1000
+        [ $TORCHELASTIC_MAX_RESTARTS = 3 ]"""))
+    assert result.code == 0, result
+    assert result.err_lines == [
+        "[accelerant] rank 1 of 2 failed: exit code 3; 1 other rank was stopped; restart 1 of 3"]
+    second = {(tmp_path / f"port.1.{rank}").read_text() for rank in range(2)}
+    assert len(second) == 1
+    assert second != {(tmp_path / "port.0.1").read_text()}
+
+
+def test_restarts_end():
+    result = launch(["--num-processes", 2, "--max-restarts", 2],
+                    shell('echo "attempt $TORCHELASTIC_RESTART_COUNT of rank $RANK" >&2; [ $RANK = 1 ] && exit 3; sleep 1000'))
+    assert result.code == 3
+    assert result.err_lines[-3:] == [
+        "[accelerant] rank 1 of 2 failed: exit code 3; 1 other rank was stopped; this was restart 2 of 2",
+        "[accelerant] the last lines of its standard error:", "[accelerant]   | attempt 2 of rank 1"]
+
+
+def test_no_restart_after_a_signal(tmp_path):
+    launcher = start(["--max-restarts", 5], shell(f"echo $$ > {tmp_path}/$TORCHELASTIC_RESTART_COUNT.pid; sleep 1000"))
+    numbers_in(tmp_path, 1)
+    send(launcher, signal.SIGTERM)
+    assert finish(launcher).code == 143
+    numbers_in(tmp_path, 1)
+
+
+def test_a_given_port_serves_all_attempts():
+    result = launch(["--num-processes", 2, "--max-restarts", 1, "--main-process-port", 0], shell("exit $RANK"))
+    assert result.code == 1
+
+
+REFUSALS = [
+    (["--num-processes", 0], 2, "a number from 1 on"),
+    (["--num-processes", "some"], 2, "a number from 1 on"),
+    (["--num-processes", 3, "--num-machines", 2, "--machine-rank", 0, "--main-process-ip", "x"], 2, "a multiple of"),
+    (["--num-machines", 2], 2, "which of them this one is"),
+    (["--num-machines", 2, "--machine-rank", 2], 2, "0 to 1"),
+    (["--num-machines", 2, "--machine-rank", 0], 2, "need a place to meet"),
+    (["--num-machines", 2, "--machine-rank", 0, "--main-process-ip", "x", "--main-process-port", 0], 2, "need a port"),
+    (["--machine-rank", 1], 2, "there is one machine"),
+    (["--main-process-port", 70000], 2, "65535"),
+    (["--mixed-precision", "fp8"], 2, "no, fp16 or bf16"),
+    (["--max-restarts", -1], 2, "max_restarts"),
+    (["--monitor-interval", 0], 2, "monitor_interval"),
+    (["--grace", -1], 2, "0 or more"),
+    (["--gradient-accumulation-steps", 0], 2, "at least 1"),
+    (["--tee", 4], 2, "tee"),
+    (["--tee", "0:1,5:1"], 2, "by local rank"),
+    (["--redirects", "x"], 2, "redirect"),
+    (["--run-id", "a/b"], 2, "without /"),
+    (["--log-dir", "/proc/no/such"], 2, "cannot write to the folder"),
+    (["--log-dir", "/dev/null/logs"], 2, "cannot write to the folder"),
+    (["--unknown"], 2, "--unknown"),
+]
+
+
+@pytest.mark.parametrize("options, code, text", REFUSALS)
+def test_refusals_come_before_anything_starts(tmp_path, options, code, text):
+    result = launch(options, ["touch", tmp_path / "started"])
+    assert result.code == code, result
+    assert text in result.err.decode()
+    assert not (tmp_path / "started").exists()
+
+
+def test_gpu_without_one():
+    result = launch(["--num-processes", "gpu"], ["true"], {**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert result.code == 2
+    assert b"there is no GPU here" in result.err
+
+
+def test_programs_that_cannot_be_started(tmp_path):
+    plain = tmp_path / "plain"
+    plain.write_text("not a program")
+    assert launch([], ["no-such-program"]).code == 127
+    assert launch([], [tmp_path / "none"]).code == 127
+    assert launch([], [plain]).code == 126
+    assert launch([], [tmp_path]).code == 126
+    plain.chmod(0o755)
+    result = launch([], [plain])
+    assert result.code == 126
+    assert b"a script needs a first line" in result.err
