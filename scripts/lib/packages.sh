@@ -74,6 +74,7 @@ find_missing_packages() {
   if [[ $goal == demo || $goal == test ]] && [[ ! -e $data_folder/train-images-idx3-ubyte.gz ]]; then
     packages+=(dataset-fashion-mnist)
   fi
+  if [[ $goal == test ]] && ! have mpirun; then packages+=(openmpi-bin); fi
   if [[ -n $venv_needs ]] && ! venv_can_be_made; then
     packages+=(python3 python3-venv)
   fi

@@ -54,6 +54,23 @@ bool has_gradients(torch::optim::Optimizer& optimizer) {
                        [](const at::Tensor& parameter) { return parameter.grad().defined(); });
 }
 
+// libtorch's own zero_grad detaches gradients even where it drops them, which those that are views of the
+// buffers of an exchange do not allow.
+void clear_gradients(torch::optim::Optimizer& optimizer, bool set_to_none = true) {
+  any_parameter(optimizer, [&](at::Tensor& parameter) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) return false;
+    if (set_to_none) {
+      gradient.reset();
+    } else {
+      if (gradient.grad_fn()) gradient.detach_();
+      gradient.requires_grad_(false);
+      gradient.zero_();
+    }
+    return false;
+  });
+}
+
 bool contains_any(const std::unordered_set<const c10::TensorImpl*>& set,
                   const std::vector<at::Tensor>& tensors) {
   return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
@@ -163,7 +180,7 @@ void OptimizerState::zero_grad(bool set_to_none) {
       window_ ? has_used_gradients() || (window_->complete && window_->micro_steps <= 1)
               : is_at_boundary();
   if (!may_clear) return;
-  optimizer_->zero_grad(set_to_none);
+  clear_gradients(*optimizer_, set_to_none);
   give_up_step();
   if (window_ && window_->complete) window_->gathered.used = true;
 }
@@ -173,7 +190,7 @@ void OptimizerState::give_up_step() {
 }
 
 void OptimizerState::drop_gradients() {
-  optimizer_->zero_grad();
+  clear_gradients(*optimizer_);
   give_up_step();
 }
 

@@ -36,6 +36,14 @@ class Reducer : public c10d::Reducer {
     return expect_autograd_hooks_;
   }
 
+  // Notes the order of gradients from the backward that comes now. Two of them before the buckets are made
+  // anew would note every parameter twice.
+  void note_order_from_here() {
+    const std::lock_guard lock(mutex_);
+    rebuilt_params_.clear();
+    rebuilt_param_indices_.clear();
+  }
+
   // Counts the uses of parameters in a static graph from the backward that comes now. Those before, which
   // were not to be reduced, are counted by the Reducer too, and it would wait for as many later.
   void count_uses_from_here() {

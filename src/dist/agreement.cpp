@@ -84,7 +84,14 @@ bool all_same(const std::vector<View>& views, Same&& same) {
 std::vector<View> exchange(const World& world, const View& own) {
   std::vector<View> views;
   for (const std::string& bytes : exchange_messages(world, own.operation.c_str(), pack(own))) {
-    views.push_back(unpack(bytes));
+    try {
+      views.push_back(unpack(bytes));
+    } catch (const json::exception&) {  // an object, of a process that exchanges those
+      throw Error(ErrorDetails{.problem = "The processes are not at the same exchange",
+                               .expected = own.operation + " on all",
+                               .got = c10::str("something else on rank ", views.size()),
+                               .hint = "ProcessGroupOptions::debug tells what"});
+    }
   }
   const bool same_call = all_same(views, [&](const View& a, const View& b) {
     return a.operation == b.operation && (a.call == b.call || !world.is_debug());

@@ -129,6 +129,7 @@ void DataParallel::State::rebuild_buckets() {
 }
 
 void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {
+  reducer->note_order_from_here();
   reducer->prepare_for_backward(outputs);
   ++preparations;
   is_announced = false;

@@ -276,8 +276,6 @@ TEST(Streams, WithoutSkipReadAndDiscard) {
 TEST(Streams, Refusals) {
   EXPECT_TRUE(
       contains(error_of([] { index_loader(Lines{}, {.shuffle = true}); }), "order of its own"));
-  EXPECT_TRUE(
-      contains(error_of([] { index_loader(Lines{}).placed({.num_processes = 2}); }), "shared"));
   const auto loader = index_loader(Lines{});
   const auto second = loader.placed({});
   const auto running = loader.begin();

@@ -151,8 +151,8 @@ def random_call(rng, processes):
     op = rng.choice(["gather", "reduce", "broadcast", "pad", "gather_object_list", "broadcast_object_list"])
     call = {"op": op}
     if op.endswith("object_list"):
-        length = rng.randrange(4)
-        same = op == "broadcast_object_list"  # the original wants lists of one length
+        length = rng.randint(1, 3)
+        same = op == "broadcast_object_list"  # the original wants lists of one length, not empty
         lengths = [length if same else rng.randrange(4) for _ in range(processes)]
         call["inputs"] = [[random_object(rng) for _ in range(count)] for count in lengths]
         call["from"] = rng.randrange(processes)

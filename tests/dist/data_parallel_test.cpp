@@ -78,8 +78,12 @@ void run_sharing(Net& net, const Call& call, const Place& place) {
   loss_of(outputs[0], place).backward();
 }
 
+at::Tensor words_of(const Place& place) {
+  return batch_of(place.step, place.rank).mul(7).abs().to(at::kLong).clamp(0, 19);
+}
+
 void run_sparse(Net& net, const Call& call, const Place& place) {
-  const auto words = batch_of(place.step, place.rank).mul(5).abs().to(at::kLong).clamp(0, 19);
+  const auto words = words_of(place);
   loss_of(call(true, [&] { return Tensors{net.out(net.words(words).mean(1))}; })[0], place)
       .backward();
 }
@@ -108,9 +112,7 @@ void run_two_backwards(Net& net, const Call& call, const Place& place) {
 
 void run_two_heads(Net& net, const Call& call, const Place& place) {
   const auto x = batch_of(place.step, place.rank);
-  const auto outputs = call(true, [&] {
-    return Tensors{net.in(x), net.words(x.abs().to(at::kLong))};
-  });
+  const auto outputs = call(true, [&] { return Tensors{net.in(x), net.words(words_of(place))}; });
   loss_of(outputs[0], place).backward();
   loss_of(outputs[1], place).backward();
 }

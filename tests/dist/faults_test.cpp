@@ -5,6 +5,7 @@
 
 #include <accelerant/accelerator/accelerator.h>
 #include <accelerant/core/log.h>
+#include <accelerant/dist/collectives.h>
 #include <accelerant/dist/process_control.h>
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -153,7 +154,6 @@ TEST(Faults, ARankThatIsStoppedForAMomentGoesOn) {
       std::cout << text << std::endl;
       if (text.starts_with("rank 1 has not answered")) std::ofstream(noticed) << "1";
     });
-    // Until rank 0 has seen it go on.
     return train(quick_options(), 5);
   }
   const TempFolder folder;
@@ -194,6 +194,22 @@ TEST(Faults, ARankThatFinishesEarlyIsNamed) {
   const auto result = rank_test::run({.num_ranks = 2});
   EXPECT_EQ(result.ranks[1].exit_code, 0);
   EXPECT_TRUE(contains(error_report(result, 0), "rank 1 has finished"));
+}
+
+// --- Two machines ---------------------------------------------------------------------------------
+
+// For two_machines_test.py, which starts it by `accelerant launch` and may cut the link between them.
+TEST(Faults, DISABLED_TrainingOnTwoMachines) {
+  auto options = quick_options();
+  options.process_group.timeout = seconds(std::atoi(std::getenv("FAULTS_TIMEOUT")));
+  const int steps = std::atoi(std::getenv("FAULTS_STEPS"));
+  train(options, steps, [&](Accelerator& accelerator, int step) {
+    if (accelerator.environment().num_machines != 2) throw std::runtime_error("not two machines");
+    if (step == 20 && accelerator.is_main_process()) std::cout << "under way" << std::endl;
+    if (step < steps) return;
+    const auto all = accelerant::dist::gather(accelerator.world(), torch::full({1}, rank() + 1));
+    std::cout << "gathered " << all.numel() << " of sum " << all.sum().item<int64_t>() << std::endl;
+  });
 }
 
 // --- Meeting --------------------------------------------------------------------------------------

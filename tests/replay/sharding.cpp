@@ -3,7 +3,9 @@
 // Input: {"length": 17, "batch_size": 4, "drop_last": false, "num_processes": 3,
 //         "split_batches": false, "even_batches": true, "shuffle": false, "seed": 0, "epoch": 0,
 //         "skip_batches": 0}; instead of length and batch_size also "batches": [[indices] ...],
-//         the batches of a batch sampler.
+//         the batches of a batch sampler. With "mode": "stream" the samples come from a stream that each
+//         process reads, with "dispatch" from one that rank 0 reads for all; "sized": it knows its
+//         length. These two take neither batches nor shuffle.
 // Output: {"ranks": [{"batches": [[indices] ...], "length": 2, "remainder": 5} ...]}.
 #include <accelerant/data/epoch_plan.h>
 #include <accelerant/data/sampler.h>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "refusal.h"
+#include "stream_ranks.h"
 #include "topics.h"
 
 namespace replay {
@@ -71,7 +74,8 @@ json ranks_to(const json& document) {
 }  // namespace
 
 json replay_sharding(const json& document) {
-  return result_or_error([&] { return ranks_to(document); });
+  return result_or_error(
+      [&] { return document.contains("mode") ? stream_ranks_to(document) : ranks_to(document); });
 }
 
 }  // namespace replay

@@ -1,6 +1,7 @@
 #include "accelerant/tensor/nested.h"
 
 #include <accelerant/tensor/cast.h>
+#include <accelerant/tensor/nested_describe.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -86,6 +87,34 @@ TEST(Nested, EveryContainer) {
             "as it is");
   EXPECT_EQ(to_float32(std::array<at::Tensor, 1>{half(1)})[0].scalar_type(), at::kFloat);
   EXPECT_EQ(to_float32(Foreign{half(1)}).inside.scalar_type(), at::kFloat);
+}
+
+// Two tables with the same keys may have them in another order.
+TEST(Nested, KeysOfHashTablesAreVisitedInOrder) {
+  std::unordered_map<std::string, at::Tensor> table;
+  for (const int64_t key : {7, 3, 9, 1, 5}) table[std::to_string(key)] = torch::tensor(key);
+  std::vector<int64_t> seen;
+  visit_tensors(table, [&](const at::Tensor& t) { seen.push_back(t.item<int64_t>()); });
+  EXPECT_EQ(seen, (std::vector<int64_t>{1, 3, 5, 7, 9}));
+  int64_t next = 0;
+  const auto numbered =
+      map_tensors(table, [&](const at::Tensor&) { return torch::tensor(next++); });
+  EXPECT_EQ(numbered.at("9").item<int64_t>(), 4);
+}
+
+TEST(Nested, Describe) {
+  const auto text = [](const auto& value) {
+    return accelerant::detail::describe_nesting(value, [](const at::Tensor&) { return 't'; });
+  };
+  const at::Tensor t = half(1);
+  EXPECT_EQ(text(t), "t");
+  EXPECT_EQ(text(std::vector{t, t}), "[t, t]");
+  EXPECT_EQ(text(std::tuple{t, std::pair{t, 3}}), "(t, (t, value))");
+  EXPECT_EQ(text(std::map<std::string, std::vector<at::Tensor>>{{"a", {t}}, {"b", {}}}),
+            "{a: [t], b: []}");
+  EXPECT_EQ(text(std::unordered_map<int, at::Tensor>{{2, t}, {1, t}}), "{1: t, 2: t}");
+  EXPECT_EQ(text(Output{.logits = t, .loss = {}, .hidden = {{"h", {t}}}}),
+            "{t, nothing, {h: [t]}}");
 }
 
 TEST(Nested, ToFloat32) {

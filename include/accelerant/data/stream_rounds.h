@@ -47,12 +47,12 @@ class RoundReader {
   // Up to n more, fewer only at the end.
   auto read(int64_t n) {
     // Torch streams know their size but not how to end.
-    if (GivesNextBatch<D> && size_) n = std::min(n, *size_ - position_);
-    using Read = StreamRead<D>;
-    if (n < 1 || at_end_) {
-      at_end_ = true;
-      return Read();
+    if (GivesNextBatch<D> && size_) {
+      at_end_ = at_end_ || position_ >= *size_;
+      n = std::min(n, *size_ - position_);
     }
+    using Read = StreamRead<D>;
+    if (n < 1 || at_end_) return Read();
     Read result = read_stream(*dataset_, n, position_);
     const int64_t got = units_in(result, n);
     if (got > n && processes_ > 1) refuse_long_read(n, got);

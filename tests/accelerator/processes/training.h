@@ -131,7 +131,7 @@ void expect_same_as_one_process(const Run& run, MakeNet&& make_net,
     const double difference = (own[i] - expected[i]).abs().max().template item<double>();
     EXPECT_LE(difference, run.tolerance) << net->named_parameters().keys()[i];
   }
-  expect_same_parameters(accelerator.world(), own);
+  expect_same_on_all_ranks(accelerator.world(), own);
 }
 
 template <class MakeNet>
