@@ -1,7 +1,7 @@
 // What the processes of a training say and do when one of them dies, hangs or goes its own way.
 //
-// Faults come from failpoints (core/failpoint.h). The ranks run a small training in a function that lets no
-// exception out, so that an Error ends them as it ends a program that does not catch it.
+// Faults come from failpoints (core/failpoint.h). The ranks run a small training in a thread, where
+// GoogleTest catches nothing: an Error ends them as it ends a program that does not catch it.
 
 #include <accelerant/accelerator/accelerator.h>
 #include <accelerant/core/failpoint.h>
@@ -48,7 +48,7 @@ AcceleratorOptions quick_options() {
 
 using EachStep = std::function<void(Accelerator&, int step)>;  // called before the step
 
-void train(const AcceleratorOptions& options, int steps, const EachStep& each_step = {}) noexcept {
+void train_here(const AcceleratorOptions& options, int steps, const EachStep& each_step) {
   signal(SIGTERM, SIG_IGN);  // of the launcher, when a rank has ended: let the others speak
   torch::manual_seed(1);
   torch::nn::Linear net(4, 2);
@@ -65,6 +65,10 @@ void train(const AcceleratorOptions& options, int steps, const EachStep& each_st
     optimizer.step();
     optimizer.zero_grad();
   }
+}
+
+void train(const AcceleratorOptions& options, int steps, const EachStep& each_step = {}) {
+  std::thread([&] { train_here(options, steps, each_step); }).join();
 }
 
 RunRanksResult run_with(const std::string& failpoint, int num_ranks,
