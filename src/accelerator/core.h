@@ -62,7 +62,14 @@ struct Core {
   bool manual_sync = true;         // sync_gradients for optimizers outside of all windows
   bool scaler_has_checks = false;  // an optimizer was unscaled or stepped since its last update
   int64_t backwards = 0;           // run so far
+
+  // The last backward that exchanged gradients: when it ended, and how long this process had waited for others
+  // by then. In seconds.
+  std::optional<double> last_backward_end = std::nullopt;
+  double waited_at_last_backward = 0;
+
   bool trigger = false;
+  bool joining = false;  // inside join_uneven_inputs(): not all processes may be there
   bool warned_of_missing_window = false;
 
   Registry<ModelState> models;

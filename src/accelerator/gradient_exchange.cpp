@@ -1,6 +1,9 @@
 #include "accelerator/gradient_exchange.h"
 
+#include <torch/csrc/autograd/engine.h>
+
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -48,9 +51,40 @@ void refuse_missing_exchange() {
           "call the prepared model; or call trigger_sync_in_backward(model) before backward()"});
 }
 
+double seconds_now() {
+  using Clock = std::chrono::steady_clock;
+  return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+// Runs the backward and tells how long this process has been busy since the one before: without its waits for
+// others, in exchanges since then and at the end of this backward. Slow processes are found by it.
+void run_timed(Core& core, const at::Tensor& loss, const std::function<void()>& backward) {
+  dist::Progress& progress = core.world->progress();
+  const double waited = progress.waited();
+  const auto computed_at = std::make_shared<double>(0);
+  // Called when the gradients of this process are complete, before the wait for those of the others: the
+  // engine calls back in the order of registration, and the exchange registers at its end.
+  const unsigned hook = loss.register_hook([computed_at](const at::TensorBase&) {
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [computed_at] { *computed_at = seconds_now(); });
+  });
+  {
+    const auto operation = progress.collective("averaging gradients");
+    backward();
+  }
+  loss.remove_hook(hook);
+  if (core.last_backward_end && *computed_at > 0) {
+    const double since_then = waited - core.waited_at_last_backward;
+    progress.note_step(*computed_at - *core.last_backward_end - since_then);
+  }
+  core.last_backward_end = seconds_now();
+  core.waited_at_last_backward = progress.waited();
+}
+
 }  // namespace
 
-void run_exchanging(Core& core, bool create_graph, const std::function<void()>& backward) {
+void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
+                    const std::function<void()>& backward) {
   const auto participants = parallel_models(core);
   if (participants.empty()) return backward();
   if (create_graph) refuse_graph_of_gradients();
@@ -61,13 +95,11 @@ void run_exchanging(Core& core, bool create_graph, const std::function<void()>& 
       std::any_of(participants.begin(), participants.end(), [](const Participant& participant) {
         return participant.model->parallel()->averages_since(participant.preparations);
       });
-  dist::Progress& progress = core.world->progress();
-  progress.begin_step();
+  core.world->progress().begin_step();
   try {
     failpoint("backward");
     if (exchanges) {
-      const auto operation = progress.collective("averaging gradients");
-      backward();
+      run_timed(core, loss, backward);
     } else {
       backward();
     }

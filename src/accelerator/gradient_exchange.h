@@ -7,8 +7,9 @@
 
 namespace accelerant::detail {
 
-// Runs the backward and checks that every model that took part exchanged its gradients if it was to.
+// Runs the backward of the loss and checks that every model that took part exchanged its gradients if it was to.
 // Throws Error if one did not: its copies would drift apart unnoticed.
-void run_exchanging(Core& core, bool create_graph, const std::function<void()>& backward);
+void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
+                    const std::function<void()>& backward);
 
 }  // namespace accelerant::detail

@@ -86,7 +86,10 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   parameters_ = named.values();
   require_device(parameters_, *core);
 
-  if (core->world->is_connected() && !options.evaluation_mode) make_parallel(*core, named);
+  if (core->world->is_connected()) {
+    module_->connect(core->world);
+    if (!options.evaluation_mode) make_parallel(*core, named);
+  }
 
   // Names for overflow reports; the first model needs nothing to tell it from others.
   const std::size_t number = core->models.all().size();

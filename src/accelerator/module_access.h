@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "accelerant/accelerator/model.h"
+#include "accelerant/dist/world.h"
 
 namespace torch::jit {
 struct Module;
@@ -29,6 +30,9 @@ class ModuleAccess {
   virtual void to(c10::ScalarType dtype) = 0;
   virtual StateDict named_parameters() const = 0;
   virtual StateDict named_buffers() const = 0;
+
+  // Tells modules that exchange data themselves whom with.
+  virtual void connect(const std::shared_ptr<dist::World>&) {}
 
   // Parameters whose gradients are sparse tensors.
   virtual std::unordered_set<const c10::TensorImpl*> sparse_parameters() const { return {}; }

@@ -1,6 +1,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
+#include "accelerant/dist/sync_batch_norm.h"
 #include "accelerator/module_access.h"
 
 namespace accelerant::detail {
@@ -30,6 +31,9 @@ class NnModule : public ModuleAccess {
   void to(c10::ScalarType dtype) override { module_->to(dtype); }
   StateDict named_parameters() const override { return module_->named_parameters(); }
   StateDict named_buffers() const override { return module_->named_buffers(); }
+  void connect(const std::shared_ptr<dist::World>& world) override {
+    dist::connect_sync_batch_norms(*module_, world);
+  }
   std::unordered_set<const c10::TensorImpl*> sparse_parameters() const override {
     std::unordered_set<const c10::TensorImpl*> sparse;
     for (const auto& module : module_->modules(/*include_self=*/false)) add_sparse(*module, sparse);

@@ -3,9 +3,11 @@
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/core/error.h"
+#include "accelerant/dist/objects.h"
 #include "accelerator/core.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
@@ -142,6 +144,16 @@ data::Placement Accelerator::placement() const {
               std::erase(core->active_loaders, &loader);
             }
           }};
+}
+
+// Processes must go through the data in the same order, so all take the seed of the main one.
+data::Placement Accelerator::placement_of(const data::LoaderHandle& loader) const {
+  data::Placement result = placement();
+  if (!core_->world->is_connected()) return result;
+  nlohmann::json seed = result.seed.value_or(loader.seed());
+  dist::broadcast_object(*core_->world, seed);
+  result.seed = seed.get<uint64_t>();
+  return result;
 }
 
 const std::any* Accelerator::find_loader(const void* original) const {

@@ -55,7 +55,7 @@ void run_backward(Core& core, Window* window, const at::Tensor& loss,
   // Set before: part of the gradients may be there even if autograd throws.
   if (window != nullptr) detail::note_backward(*window);
   const at::Tensor scaled = core.scaler.scale(loss);
-  detail::run_exchanging(core, options.create_graph, [&] {
+  detail::run_exchanging(core, scaled, options.create_graph, [&] {
     torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,
                               options.create_graph, options.inputs);
   });
@@ -120,12 +120,6 @@ AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& mo
     states.push_back(&model->state());
   }
   return {core_, std::move(states)};
-}
-
-void Accelerator::trigger_sync_in_backward(const ModelBase& model) {
-  require_own(model);
-  if (dist::DataParallel* parallel = model.state().parallel())
-    parallel->synchronise_next_backward();
 }
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,

@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -116,21 +117,22 @@ at::Tensor input_gradient(const at::Tensor& dy, const at::Tensor& input, const a
 
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input, const at::Tensor& weight,
-                            const at::Tensor& bias, const BatchStatistics& statistics,
-                            const std::weak_ptr<World>& world, double eps) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& input,
+                            const std::optional<at::Tensor>& weight,
+                            const std::optional<at::Tensor>& bias,
+                            const BatchStatistics& statistics, const std::weak_ptr<World>& world,
+                            double eps) {
     const at::Tensor values = input.is_cpu() ? input : dense(input);
     const at::Tensor inverse = inverse_deviation(statistics.var, eps);
-    ctx->save_for_backward(
-        {values, weight, statistics.mean, inverse, statistics.counts, statistics.total});
+    ctx->save_for_backward({values, weight.value_or(at::Tensor()), statistics.mean, inverse,
+                            statistics.counts, statistics.total});
     ctx->saved_data["world"] = c10::IValue::make_capsule(c10::make_intrusive<WorldHolder>(world));
     if (input.numel() == 0) return at::empty_like(input);
     if (!input.is_cpu()) {
-      return at::batch_norm_elemt(values, optional(weight), optional(bias), statistics.mean,
-                                  inverse, eps);
+      return at::batch_norm_elemt(values, weight, bias, statistics.mean, inverse, eps);
     }
-    return std::get<0>(at::native_batch_norm(values, optional(weight), optional(bias),
-                                             statistics.mean, statistics.var, /*training=*/false,
+    return std::get<0>(at::native_batch_norm(values, weight, bias, statistics.mean, statistics.var,
+                                             /*training=*/false,
                                              /*momentum=*/0, eps));
   }
 
@@ -216,7 +218,7 @@ BatchStatistics gather_statistics(const World& world, const at::Tensor& input) {
 at::Tensor normalize(const std::weak_ptr<World>& world, const at::Tensor& input,
                      const at::Tensor& weight, const at::Tensor& bias,
                      const BatchStatistics& statistics, double eps) {
-  return Normalize::apply(input, weight, bias, statistics, world, eps);
+  return Normalize::apply(input, optional(weight), optional(bias), statistics, world, eps);
 }
 
 }  // namespace accelerant::dist

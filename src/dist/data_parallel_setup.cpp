@@ -4,6 +4,7 @@
 #include <set>
 
 #include "accelerant/core/error.h"
+#include "dist/comm_hook.h"
 #include "dist/data_parallel_state.h"
 #include "dist/groups.h"
 #include "dist/model_check.h"
@@ -123,6 +124,9 @@ DataParallel::State::State(std::shared_ptr<World> shared_world,
   if (options.static_graph) {
     reducer->set_static_graph();
     logger->set_static_graph();
+  }
+  if (auto hook = make_comm_hook(options.comm_hook, group)) {
+    reducer->register_comm_hook(std::move(hook));
   }
 }
 

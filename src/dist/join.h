@@ -7,18 +7,9 @@
 #include <vector>
 
 #include "accelerant/dist/data_parallel.h"
+#include "accelerant/dist/join_options.h"
 
 namespace accelerant::dist {
-
-struct JoinOptions {
-  // Divide the sum of gradients by the number of all processes, also when some have ended: a late batch
-  // then weighs as much as any other. If false, divide by the number of those still at it. Default: true.
-  bool divide_by_initial_world_size = true;
-
-  // Instead of going on, end the training of all processes with an Error as soon as one has no more
-  // inputs. Default: false.
-  bool throw_on_early_termination = false;
-};
 
 // Runs `loop`, the training loop of this process, and then follows the others. Those with inputs must call
 // the models in the same order; forwards without gradients do not count. At the end all processes have the

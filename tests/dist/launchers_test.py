@@ -5,8 +5,9 @@ import os
 import shutil
 import sys
 
+import launching
 import pytest
-from rank_processes import clean_environment, free_port, run_together
+from rank_processes import clean_environment, free_port, rank_environment, run_together
 
 RANKS = 2
 PROGRAM = os.environ["ACCELERANT_LAUNCHED_TRAINING"]
@@ -23,22 +24,12 @@ def results_in(folder) -> list:
     return results
 
 
-def run_by_hand(folder, variables_of_rank):
-    """Starts the ranks as a launcher would that sets these variables for each."""
-    run_together([([PROGRAM, str(folder)], clean_environment(**variables_of_rank(rank))) for rank in range(RANKS)])
-
-
 @pytest.fixture(scope="module")
 def expected_hash(tmp_path_factory):
     """Of ranks that are told by hand what torchrun would tell them."""
-    port = str(free_port())
-
-    def variables(rank: int) -> dict:
-        return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-
+    port = free_port()
     folder = tmp_path_factory.mktemp("by_hand")
-    run_by_hand(folder, variables)
+    run_together([([PROGRAM, str(folder)], rank_environment(rank, RANKS, port)) for rank in range(RANKS)])
     return results_in(folder)[0]["hash"]
 
 
@@ -50,7 +41,7 @@ def assert_results(folder, launcher: int, expected_hash: str) -> list:
 
 
 def test_accelerant_launch(tmp_path, expected_hash):
-    command = [os.environ["ACCELERANT_COMMAND"], "launch", "--num-processes", str(RANKS), "--", PROGRAM, str(tmp_path)]
+    command = [launching.COMMAND, "launch", "--num-processes", str(RANKS), "--", PROGRAM, str(tmp_path)]
     run_together([(command, clean_environment())])
     assert_results(tmp_path, BY_TORCH, expected_hash)
 
@@ -90,10 +81,10 @@ def test_two_runs_of_mpirun_do_not_meet(tmp_path, expected_hash):
 def test_srun(tmp_path, expected_hash):
     """The variables of a job step of two tasks on one node, set by hand."""
 
-    def variables(rank: int) -> dict:
-        return {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank), "SLURM_NTASKS": str(RANKS),
-                "SLURM_NTASKS_PER_NODE": str(RANKS), "SLURM_NODEID": "0", "SLURM_NNODES": "1",
-                "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
+    def environment(rank: int) -> dict:
+        return clean_environment(SLURM_PROCID=rank, SLURM_LOCALID=rank, SLURM_NTASKS=RANKS,
+                                 SLURM_NTASKS_PER_NODE=RANKS, SLURM_NODEID=0, SLURM_NNODES=1,
+                                 SLURM_STEP_NODELIST="localhost", SLURM_JOB_ID=os.getpid(), SLURM_STEP_ID=0)
 
-    run_by_hand(tmp_path, variables)
+    run_together([([PROGRAM, str(tmp_path)], environment(rank)) for rank in range(RANKS)])
     assert_results(tmp_path, BY_SLURM, expected_hash)

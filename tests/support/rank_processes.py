@@ -9,9 +9,9 @@ import subprocess
 import tempfile
 import time
 
+import launching
+
 SCALE = float(os.environ.get("ACCELERANT_TEST_TIMEOUT_SCALE", 1))
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI",
-                      "MV2_", "SLURM_")
 
 
 def free_port() -> int:
@@ -20,17 +20,16 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def clean_environment(**more: str) -> dict:
-    """This process's environment without the variables of a launcher. A thread for each rank, because
-    threads that wait for each other are slow on a busy machine."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHER_VARIABLES)}
-    return kept | {"OMP_NUM_THREADS": "1"} | more
+def clean_environment(**more) -> dict:
+    """Without variables of a launcher, and with a thread for each rank: threads that wait for each other are slow on
+    a busy machine."""
+    return launching.clean_environment(OMP_NUM_THREADS=1, **more)
 
 
 def rank_environment(rank: int, count: int, port: int) -> dict:
     """The variables of torchrun."""
-    return clean_environment(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count),
-                             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    return clean_environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=count, LOCAL_WORLD_SIZE=count,
+                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 
 
 class Rank:

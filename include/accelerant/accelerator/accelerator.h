@@ -30,6 +30,7 @@
 #include <any>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -52,6 +53,8 @@
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/data/loader.h"
 #include "accelerant/dist/environment.h"
+#include "accelerant/dist/join_options.h"
+#include "accelerant/dist/local_sgd.h"
 #include "accelerant/dist/split.h"
 #include "accelerant/dist/world.h"
 #include "accelerant/optim/clip_grad.h"
@@ -177,6 +180,22 @@ class Accelerator {
   // The next backward exchanges the model's gradients although its forwards ran inside no_sync() or in
   // the middle of a window.
   void trigger_sync_in_backward(const ModelBase& model);
+
+  // For processes that have different numbers of batches (data_loader.even_batches = false): runs the loop of
+  // this process and then takes part in the exchanges of the others, with gradients of zero, until all have
+  // ended. At the end all have the models of one that ended last; optimizers are not exchanged. In the loop
+  // nothing else may be exchanged, so backward(loss_sum, num_items) and fp16 are an Error. In one process it
+  // just runs the loop.
+  //
+  //   accelerator.join_uneven_inputs({&model}, [&] { for (auto&& batch : loader) ... });
+  void join_uneven_inputs(const std::vector<const ModelBase*>& models,
+                          const std::function<void()>& loop, const dist::JoinOptions& options = {});
+
+  // Training in which gradients are not exchanged, but parameters averaged every few steps: see
+  // dist/local_sgd.h. Lasts as long as the object that is returned.
+  //
+  //   auto local_sgd = accelerator.local_sgd(model, {.steps = 8});
+  dist::LocalSgd local_sgd(const ModelBase& model, const dist::LocalSgdOptions& options = {});
 
   // Clip gradients as the free functions do, after undoing the loss scale of the optimizers that own
   // the parameters. In the middle of a window nothing happens, and clip_grad_norm_ returns nothing;
@@ -346,6 +365,7 @@ class Accelerator {
   AccumulateScope open_window(const std::vector<const ModelBase*>& models);
 
   data::Placement placement() const;
+  data::Placement placement_of(const data::LoaderHandle& loader) const;
   const std::any* find_loader(const void* original) const;
   void add_loader(std::shared_ptr<const void> original,
                   const std::shared_ptr<data::LoaderState>& state, std::any handle);

@@ -63,7 +63,8 @@ Prepared Accelerator::prepare_loader_once(const std::shared_ptr<const void>& ori
       if (auto loader = weak->lock()) return *loader;
     }
   }
-  Prepared prepared = make().placed(placement());
+  const Prepared given = make();
+  Prepared prepared = given.placed(placement_of(given));
   add_loader(original, prepared.state(), typename Prepared::Weak(prepared));
   return prepared;
 }

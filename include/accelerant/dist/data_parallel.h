@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerant/dist/comm_hook.h"
 #include "accelerant/dist/world.h"
 
 namespace c10d {
@@ -56,6 +57,9 @@ struct DataParallelOptions {
   // have less overhead. Default: 25 for NCCL and 4 for Gloo, with a first group of 1 MiB. If it is set, the
   // first group has this size too.
   std::optional<double> bucket_cap_mb = std::nullopt;
+
+  // How gradients travel. Default: as they are.
+  CommHookOptions comm_hook = {};
 };
 
 // A parameter of the model, whether it is trained or frozen.
@@ -100,7 +104,7 @@ class DataParallel {
   // left some out, which names them.
   void require_reduced();
 
-  // How gradients are exchanged, instead of a plain average. Once, before the first backward. The hook
+  // How gradients are exchanged, in place of what the options say. Once, before the first backward. The hook
   // divides by the number of processes itself.
   void register_hook(std::unique_ptr<c10d::CommHookInterface> hook);
 

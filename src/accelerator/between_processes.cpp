@@ -1,0 +1,51 @@
+// Accelerator: training loops in which the processes do not go step by step together.
+#include "accelerant/accelerator/accelerator.h"
+#include "accelerant/core/error.h"
+#include "accelerator/core.h"
+#include "accelerator/model_state.h"
+#include "dist/join.h"
+
+namespace accelerant {
+
+void Accelerator::trigger_sync_in_backward(const ModelBase& model) {
+  require_own(model);
+  if (dist::DataParallel* parallel = model.state().parallel()) {
+    parallel->synchronise_next_backward();
+  }
+}
+
+void Accelerator::join_uneven_inputs(const std::vector<const ModelBase*>& models,
+                                     const std::function<void()>& loop,
+                                     const dist::JoinOptions& options) {
+  std::vector<dist::DataParallel*> parallel;
+  for (const ModelBase* model : models) {
+    require_own(*model);
+    if (model->state().parallel() != nullptr) parallel.push_back(model->state().parallel());
+  }
+  if (parallel.empty()) return loop();
+  if (core_->scaler.is_enabled()) {
+    throw Error(
+        ErrorDetails{.problem = "join_uneven_inputs() cannot be used with loss scaling",
+                     .expected = "bf16 or no mixed precision",
+                     .got = "fp16, whose scale would no longer change in processes that have ended",
+                     .hint = "use even batches (data_loader.even_batches)"});
+  }
+  struct Joining {
+    explicit Joining(detail::Core& core) : core_(core) { core_.joining = true; }
+    ~Joining() { core_.joining = false; }
+    detail::Core& core_;
+  };
+  dist::join_uneven(parallel, options, [&] {
+    const Joining joining(*core_);
+    loop();
+  });
+}
+
+dist::LocalSgd Accelerator::local_sgd(const ModelBase& model,
+                                      const dist::LocalSgdOptions& options) {
+  require_own(model);
+  return {core_->world, model.state().parameters(), options,
+          [&] { return std::shared_ptr<NoSyncScope>(new NoSyncScope(model.state_)); }};
+}
+
+}  // namespace accelerant
