@@ -43,6 +43,7 @@
 
 #include "accelerant/accelerator/accelerator_options.h"
 #include "accelerant/accelerator/accumulate_scope.h"
+#include "accelerant/accelerator/backward_options.h"
 #include "accelerant/accelerator/epochs.h"
 #include "accelerant/accelerator/jit_model.h"
 #include "accelerant/accelerator/model.h"
@@ -66,24 +67,6 @@ namespace accelerant {
 // A prepared loader has the type of the loader it was made from.
 template <class Batch>
 using Loader = data::Loader<Batch>;
-
-struct BackwardOptions {
-  // Keep the graph for another backward through it. Default: the same as create_graph.
-  std::optional<bool> retain_graph = std::nullopt;
-
-  // Record the backward itself, so that gradients can be differentiated.
-  bool create_graph = false;
-
-  // Only these tensors get gradients. Empty: all leaves.
-  std::vector<at::Tensor> inputs = {};
-
-  // The factor of each element of the loss, for a loss that is not a single number.
-  at::Tensor gradient = {};
-
-  // Throw Error if the loss is inf or nan, before anything else. Costs a wait for the device. false:
-  // under fp16 the step is skipped; otherwise the parameters become nan, as in PyTorch.
-  bool error_if_nonfinite = false;
-};
 
 // The scope of Accelerator::autocast().
 class [[nodiscard]] AutocastScope {
