@@ -118,6 +118,14 @@ bool Accelerator::check_trigger() {
 
 const dist::World& Accelerator::world() const { return *core_->world; }
 
+dist::BatchRows Accelerator::current_rows() const {
+  if (core_->active_loaders.empty()) return {};
+  const data::LoaderState& loader = *core_->active_loaders.back();
+  return {.here = loader.current_rows(),
+          .total = loader.rows_to_keep(),
+          .everywhere = loader.all_have_batch()};
+}
+
 void Accelerator::end_training() { core_->world->close(); }
 
 }  // namespace accelerant

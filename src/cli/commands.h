@@ -1,5 +1,5 @@
-// The commands of `accelerant`. Each takes its own arguments, from its name on, and returns the exit
-// code of the program.
+// The commands of `accelerant`. Each takes its own arguments, from its name on, and returns the
+// exit code of the program.
 #pragma once
 
 namespace accelerant::cli {

@@ -6,7 +6,8 @@
 
 namespace accelerant::cli {
 
-// The file of a helper: in the folder of this program, or in ../libexec/accelerant. None if it is in neither.
+// The file of a helper: in the folder of this program, or in ../libexec/accelerant. None if it is
+// in neither.
 std::optional<std::string> find_helper(const std::string& name);
 
 }  // namespace accelerant::cli

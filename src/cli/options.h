@@ -11,8 +11,8 @@ namespace accelerant::cli {
 // Both spellings of an option, "--num-processes,--num_processes": Accelerate takes both.
 std::string both_spellings(const std::string& name);
 
-// A parser for `accelerant NAME`, whose help shows the spelling with hyphens. `usage` is what follows
-// the name.
+// A parser for `accelerant NAME`, whose help shows the spelling with hyphens. `usage` is what
+// follows the name.
 std::unique_ptr<CLI::App> make_parser(const std::string& name, const std::string& usage,
                                       const std::string& description);
 

@@ -25,8 +25,8 @@ double now() {
 
 std::string to_text(const ErrorReport& report) {
   const double time = report.time > 0 ? report.time : now();
-  // torchelastic reads the timestamp as an int from a string; ranks that fail one after the other are
-  // often within a second, so the exact time stands beside it.
+  // torchelastic reads the timestamp as an int from a string; ranks that fail one after the other
+  // are often within a second, so the exact time stands beside it.
   json extra = {{"timestamp", std::to_string(static_cast<int64_t>(std::floor(time)))},
                 {"time", time}};
   if (report.rank >= 0) extra["rank"] = report.rank;

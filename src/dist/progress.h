@@ -1,5 +1,5 @@
 // What this process is doing now, for the monitor and for messages: the step, and the exchange with other
-// processes it is in. Begin and end of an exchange cost some 50 ns.
+// processes it is in. Begin and end of an exchange cost some 100 ns.
 //
 //   progress.begin_step();
 //   { const auto operation = progress.collective("gather"); ... }   // waits for the others in here

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <chrono>
+#include <thread>
 #include <vector>
 
 #include "accelerant/core/error.h"
@@ -47,18 +48,29 @@ int64_t latest_wait(c10d::Store& store, int64_t rank) {
   return number;
 }
 
+// The processes that have not come to this wait.
+std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < world.size(); ++rank) {
+    if (latest_wait(*groups.store, rank) < groups.waits) missing.push_back(rank);
+  }
+  return missing;
+}
+
 [[noreturn]] void refuse_wait(const World& world, Groups& groups, const std::string& name,
                               std::chrono::milliseconds waited, const char* reason) {
-  std::string missing;
-  std::string found = reason;
+  std::string found;
   try {
-    for (int64_t rank = 0; rank < world.size(); ++rank) {
-      if (latest_wait(*groups.store, rank) < groups.waits) {
-        missing += c10::str(missing.empty() ? "rank " : ", ", rank);
-      }
+    std::vector<int64_t> missing = missing_ranks(world, groups);
+    // One that died is noticed at once, when others may just not have come yet.
+    const bool is_early = waited < world.timeout();
+    for (int i = 0; is_early && missing.size() > 1 && i < 20; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      missing = missing_ranks(world, groups);
     }
-    found = missing.empty() ? c10::str("all have come, but then: ", reason)
-                            : c10::str(missing, " missing (", reason, ")");
+    found = missing.empty()
+                ? c10::str("all have come, but then: ", reason)
+                : c10::str("rank ", c10::Join(", ", missing), " missing (", reason, ")");
   } catch (const std::exception& error) {
     found = c10::str(reason, "; who is missing cannot be told: ", error.what());
   }

@@ -40,8 +40,8 @@ std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// What the child does between fork and exec. Other threads of the parent may have held locks, so only
-// calls that are safe in signal handlers are allowed here.
+// What the child does between fork and exec. Other threads of the parent may have held locks, so
+// only calls that are safe in signal handlers are allowed here.
 struct ChildStart {
   const char* path;
   char* const* arguments;

@@ -12,8 +12,8 @@
 
 namespace accelerant::launch {
 
-// One of the two. Text waits here until the terminal, pipe or file takes it. If nobody reads it any more, it is
-// dropped: the ranks go on.
+// One of the two. Text waits here until the terminal, pipe or file takes it. If nobody reads it any
+// more, it is dropped: the ranks go on.
 class ConsoleStream {
  public:
   explicit ConsoleStream(int fd);

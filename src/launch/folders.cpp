@@ -11,8 +11,8 @@
 
 #include "accelerant/core/error.h"
 
-// POSIX calls throughout: programs that link libtorch link this too, and CUDA builds of libtorch export
-// parts of an older std::filesystem.
+// POSIX calls throughout: programs that link libtorch link this too, and CUDA builds of libtorch
+// export parts of an older std::filesystem.
 
 namespace accelerant::launch {
 namespace {

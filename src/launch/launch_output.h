@@ -13,7 +13,8 @@ namespace accelerant::launch {
 
 class LaunchOutput : public OutputReceiver {
  public:
-  // `console` is borrowed. Log files go to <folder>/<rank>, which must exist; one that cannot be made is an Error.
+  // `console` is borrowed. Log files go to <folder>/<rank>, which must exist; one that cannot be
+  // made is an Error.
   LaunchOutput(Console& console, const LaunchPlan& plan, const std::string& folder);
 
   void receive(size_t index, Stream stream, std::string_view bytes) override;

@@ -36,7 +36,8 @@ std::string name_of_run();
 // Rank 0 of the group hosts the store, so the port is bound where it runs.
 std::optional<MasterPort> bind_port_of(const LaunchPlan& plan);
 
-// How to start the ranks of this machine. `folder_of_attempt` gets a folder for each rank's error file.
+// How to start the ranks of this machine. `folder_of_attempt` gets a folder for each rank's error
+// file.
 std::vector<RankStart> plan_ranks(const LaunchOptions& options, const LaunchPlan& plan,
                                   std::optional<MasterPort> port, int64_t restart_count,
                                   const std::string& folder_of_attempt);

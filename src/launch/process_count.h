@@ -6,8 +6,8 @@
 
 namespace accelerant::launch {
 
-// The GPUs this process may use, without loading CUDA: those of CUDA_VISIBLE_DEVICES, or where it is not set the
-// devices /dev/nvidia0, /dev/nvidia1, ...
+// The GPUs this process may use, without loading CUDA: those of CUDA_VISIBLE_DEVICES, or where it
+// is not set the devices /dev/nvidia0, /dev/nvidia1, ...
 int64_t count_gpus();
 
 // Processes over all machines, from a number or from

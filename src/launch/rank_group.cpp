@@ -18,7 +18,9 @@ using std::chrono::milliseconds;
 
 // A process that SIGKILL does not end hangs in the kernel; it is reported and left.
 constexpr milliseconds kPatienceAfterKill = std::chrono::seconds(10);
-constexpr milliseconds kLeftoverInterval = milliseconds(20);
+// How often to look whether what ranks left behind is gone: mostly at once.
+constexpr milliseconds kFirstLeftoverInterval = milliseconds(1);
+constexpr milliseconds kLastLeftoverInterval = milliseconds(32);
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -112,7 +114,7 @@ class RankGroup {
 
   milliseconds time_to_wait() const {
     milliseconds time = options_.monitor_interval;
-    if (all_ended()) time = std::min(time, kLeftoverInterval);  // nobody tells of their end
+    if (all_ended()) time = std::min(time, leftover_interval_);  // nobody tells of their end
     const Clock::time_point now = Clock::now();
     for (const auto& moment : {timeout_at_, next_step_at_}) {
       if (!moment) continue;
@@ -219,6 +221,7 @@ class RankGroup {
       if (!member.group_gone) update_group(member);
     }
     if (is_over()) return;
+    leftover_interval_ = std::min(2 * leftover_interval_, kLastLeftoverInterval);
     if (options_.signals == nullptr) {
       signal_all(SIGKILL);
       give_up();
@@ -314,6 +317,7 @@ class RankGroup {
   bool timed_out_ = false;
   bool given_up_ = false;
   double stopped_at_ = 0;
+  milliseconds leftover_interval_ = kFirstLeftoverInterval;
   std::optional<Clock::time_point> timeout_at_;
   std::optional<Clock::time_point> next_step_at_;  // of stopping: SIGKILL, then giving up
   std::vector<pollfd> entries_;

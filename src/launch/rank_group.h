@@ -50,8 +50,8 @@ struct RankGroupOptions {
   // After this time all ranks are killed. None: no limit.
   std::optional<std::chrono::milliseconds> timeout = {};
 
-  // Of a process that does nothing else but launch: its signals are passed on to the ranks, and what ranks
-  // leave behind in their process groups gets the grace, too. Borrowed; may be null.
+  // Of a process that does nothing else but launch: its signals are passed on to the ranks, and
+  // what ranks leave behind in their process groups gets the grace, too. Borrowed; may be null.
   SignalWatch* signals = nullptr;
   Guardian* guardian = nullptr;
 };

@@ -43,8 +43,8 @@ void RankStream::finish() {
   line_.clear();
 }
 
-// A line ends with "\n", or with the "\r" of a progress bar, of which "\r\n" is none. Whether it is one shows with
-// the byte after it.
+// A line ends with "\n", or with the "\r" of a progress bar, of which "\r\n" is none. Whether it is
+// one shows with the byte after it.
 void RankStream::split_lines(std::string_view bytes) {
   while (!bytes.empty()) {
     if (line_.ends_with('\r') && bytes.front() != '\n') show_line();

@@ -12,8 +12,8 @@ namespace accelerant::launch {
 
 class RankStream {
  public:
-  // `console` is borrowed; null: not shown. `prefix` stands before every line; empty: bytes go through as
-  // they are. `log_file` need not be open.
+  // `console` is borrowed; null: not shown. `prefix` stands before every line; empty: bytes go
+  // through as they are. `log_file` need not be open.
   RankStream(ConsoleStream* console, std::string prefix, Fd log_file);
 
   void receive(std::string_view bytes);

@@ -32,8 +32,8 @@ struct RankPlace {
 // torchrun's variables for this rank.
 Variables rank_variables(const RankPlace& place);
 
-// The environment of this process with `variables` in place of those of the same name, and without what
-// an outer launcher left for its own rank, as "NAME=value".
+// The environment of this process with `variables` in place of those of the same name, and without
+// what an outer launcher left for its own rank, as "NAME=value".
 std::vector<std::string> environment_with(const Variables& variables);
 
 // The processors this process may use.

@@ -10,8 +10,8 @@
 
 namespace accelerant::launch {
 
-// The index of the rank whose failure came first, by its own error report or else by its death: the cause
-// of the others. None if no rank failed.
+// The index of the rank whose failure came first, by its own error report or else by its death: the
+// cause of the others. None if no rank failed.
 std::optional<size_t> root_cause(const std::vector<RankResult>& ranks);
 
 // "exit code 3", "SIGSEGV (exit code 139)".

@@ -13,8 +13,8 @@ class StreamMask {
  public:
   StreamMask() = default;
 
-  // "0" none, "1" standard output, "2" standard error, "3" both, for all ranks, or "0:3,1:1" by local
-  // rank; ranks that are not named have none. `option` names the option in errors.
+  // "0" none, "1" standard output, "2" standard error, "3" both, for all ranks, or "0:3,1:1" by
+  // local rank; ranks that are not named have none. `option` names the option in errors.
   StreamMask(const std::string& text, const std::string& option, int64_t local_world_size);
 
   static StreamMask all();

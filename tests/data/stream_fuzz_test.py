@@ -42,9 +42,10 @@ def by_shard(document):
 
 
 def by_batch_sampler(document):
+    """BatchSamplerShard, where nothing is filled up."""
     sampler = BatchSampler(range(document["length"]), document["batch_size"], document["drop_last"])
     return [[list(batch) for batch in BatchSamplerShard(sampler, document["num_processes"], rank,
-                                                        document["split_batches"], document["even_batches"])]
+                                                        document["split_batches"], even_batches=False)]
             for rank in range(document["num_processes"])]
 
 

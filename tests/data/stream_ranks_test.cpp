@@ -259,7 +259,7 @@ TEST(StreamRanks, Refusals) {
     return static_cast<int64_t>(samples.size());
   };
   const auto moved = data::loader(std::make_shared<OnlyMoved>(), {.batch_size = 1}, collate)
-                         .placed({.num_processes = 2});
+                         .placed({.rank = 1, .num_processes = 2});
   EXPECT_TRUE(contains(error_of([&] {
                          for ([[maybe_unused]] int64_t count : moved) {
                          }

@@ -286,7 +286,7 @@ RANK_TEST(Collectives, PadAcrossProcesses, 3) {
 
 RANK_TEST(Collectives, InPlaceAndAny, 2) {
   const auto world = join_world();
-  const at::Tensor flags = torch::tensor({rank() * 1.0F, 3.0F});
+  const at::Tensor flags = torch::tensor({static_cast<float>(rank()), 3.0F});
   all_reduce_(*world, flags, Reduction::max);
   EXPECT_EQ(flags[0].item<float>(), 1.0F);
   const at::Tensor columns = torch::full({2, 2}, rank() + 1.0).t().slice(0, 0, 1);

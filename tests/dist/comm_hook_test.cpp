@@ -226,6 +226,13 @@ RANK_TEST(CommHook, BackwardUnderAutocastStaysExact, 2) {
   expect_same_on_all_ranks(*world, {weights.grad()});
 }
 
+TEST(CommHook, SparseGradientsAreRefused) {
+  const auto hook = make_comm_hook({.hook = CommHook::fp16}, nullptr);
+  c10d::GradBucket bucket(0, 1, torch::zeros({2, 2}).to_sparse(), {}, {}, {}, {}, std::nullopt);
+  EXPECT_TRUE(contains(error_of([&] { hook->runHook(bucket); }), "use CommHook::no"));
+  EXPECT_EQ(make_comm_hook({}, nullptr), nullptr);
+}
+
 TEST(CommHook, OptionsThatCannotBe) {
   const auto error = [](const CommHookOptions& options) {
     return error_of([&] { check(options); });

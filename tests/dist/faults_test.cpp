@@ -1,9 +1,10 @@
 // What the processes of a training say and do when one of them dies, hangs or goes its own way.
 //
-// Faults come from failpoints (core/failpoint.h). The ranks run a small training in a function that lets no
-// exception out, so that an Error ends them as it ends a program that does not catch it.
+// Faults come from failpoints (core/failpoint.h). The ranks run a small training in a thread, where
+// GoogleTest catches nothing: an Error ends them as it ends a program that does not catch it.
 
 #include <accelerant/accelerator/accelerator.h>
+#include <accelerant/core/failpoint.h>
 #include <accelerant/core/log.h>
 #include <accelerant/dist/collectives.h>
 #include <accelerant/dist/process_control.h>
@@ -47,10 +48,14 @@ AcceleratorOptions quick_options() {
 
 using EachStep = std::function<void(Accelerator&, int step)>;  // called before the step
 
-void train(const AcceleratorOptions& options, int steps, const EachStep& each_step = {}) noexcept {
+void train_here(const AcceleratorOptions& options, int steps, const EachStep& each_step) {
   signal(SIGTERM, SIG_IGN);  // of the launcher, when a rank has ended: let the others speak
   torch::manual_seed(1);
   torch::nn::Linear net(4, 2);
+  net->weight.register_hook([](const torch::Tensor& gradient) {
+    accelerant::failpoint("gradient");  // in the midst of backward
+    return gradient;
+  });
   torch::optim::SGD sgd(net->parameters(), 0.1);
   Accelerator accelerator(options);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
@@ -60,6 +65,10 @@ void train(const AcceleratorOptions& options, int steps, const EachStep& each_st
     optimizer.step();
     optimizer.zero_grad();
   }
+}
+
+void train(const AcceleratorOptions& options, int steps, const EachStep& each_step = {}) {
+  std::thread([&] { train_here(options, steps, each_step); }).join();
 }
 
 RunRanksResult run_with(const std::string& failpoint, int num_ranks,
@@ -84,7 +93,7 @@ std::string error_report(const RunRanksResult& result, size_t rank) {
 
 TEST(Faults, ARankDiesInBackward) {
   if (rank_test::is_rank()) return train(quick_options(), 5);
-  const auto result = run_with("averaging gradients:kill@3/rank=1", 3);
+  const auto result = run_with("gradient:kill@3/rank=1", 3);
   EXPECT_EQ(result.ranks[1].signal, SIGKILL);
   for (const size_t survivor : {0U, 2U}) {
     const std::string error = error_report(result, survivor);
@@ -97,7 +106,7 @@ TEST(Faults, ARankDiesInBackward) {
 
 TEST(Faults, TheRankThatServesTheStoreDies) {
   if (rank_test::is_rank()) return train(quick_options(), 5);
-  const auto result = run_with("averaging gradients:kill@3/rank=0", 3);
+  const auto result = run_with("gradient:kill@3/rank=0", 3);
   EXPECT_EQ(result.ranks[0].signal, SIGKILL);
   for (const size_t survivor : {1U, 2U})
     EXPECT_TRUE(contains(error_report(result, survivor), "the store does not answer either"));
@@ -117,11 +126,22 @@ TEST(Faults, AHungRankIsNamedByTheMonitorAndByTheTimeout) {
     options.process_group.timeout = seconds(4);
     return train(options, 5);
   }
-  const auto result = run_with("averaging gradients:stop@3/rank=1", 2);
+  const auto result = run_with("gradient:stop@3/rank=1", 2);
   const std::string error = error_report(result, 0);
   EXPECT_TRUE(contains(error, "waited too long for the others (averaging gradients, step 3)"));
   EXPECT_TRUE(contains(error, "nothing is heard of rank 1"));
   EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 has not answered since"));
+}
+
+TEST(Faults, TheRankThatServesTheStoreHangs) {
+  if (rank_test::is_rank()) {
+    auto options = quick_options();
+    options.process_group.timeout = seconds(4);
+    return train(options, 5);
+  }
+  const auto result = run_with("gradient:stop@3/rank=0", 2);
+  EXPECT_TRUE(contains(error_report(result, 1), "the store does not answer"));
+  EXPECT_TRUE(contains(result.ranks[1].err, "warning: the store has not answered since"));
 }
 
 TEST(Faults, ARankInAnEndlessLoopIsNamed) {
@@ -158,7 +178,7 @@ TEST(Faults, ARankThatIsStoppedForAMomentGoesOn) {
   }
   const TempFolder folder;
   const auto result =
-      run_with("averaging gradients:stop@3/rank=1", 2, {{"FAULTS_FILE", folder.path("noticed")}});
+      run_with("gradient:stop@3/rank=1", 2, {{"FAULTS_FILE", folder.path("noticed")}});
   EXPECT_TRUE(result.succeeded()) << result.report;
   EXPECT_TRUE(contains(result.ranks[0].out, "rank 1 has not answered since"));
 }

@@ -5,10 +5,10 @@
 //     EXPECT_EQ(gather(world, rank()), ...);  // rank() is 0 or 1, num_ranks() is 2
 //   }
 //
-// Seen from outside it is one ordinary test. It starts the test program again, once for each rank, with the
-// environment of `accelerant launch` and this test as the only one; it fails with the output of all
-// ranks if one of them fails, dies or does not end in time, and is skipped if a rank skips. Ranks have 60 seconds,
-// times ACCELERANT_TEST_TIMEOUT_SCALE where that is set.
+// Seen from outside it is one ordinary test. It starts the test program again, once for each rank,
+// with the environment of `accelerant launch` and this test as the only one; it fails with the
+// output of all ranks if one of them fails, dies or does not end in time, and is skipped if a rank
+// skips. Ranks have 60 seconds, times ACCELERANT_TEST_TIMEOUT_SCALE where that is set.
 #pragma once
 
 #include <accelerant/launch/run_ranks.h>
@@ -39,7 +39,8 @@ struct Options {
 // Whether this process is a rank of a RANK_TEST.
 bool is_rank();
 
-// Runs the ranks of the test that is running and returns how they ended. Nothing is expected of them.
+// Runs the ranks of the test that is running and returns how they ended. Nothing is expected of
+// them.
 accelerant::launch::RunRanksResult run(const Options& options);
 
 // The same, and they must succeed.

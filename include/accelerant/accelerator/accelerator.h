@@ -43,6 +43,7 @@
 
 #include "accelerant/accelerator/accelerator_options.h"
 #include "accelerant/accelerator/accumulate_scope.h"
+#include "accelerant/accelerator/backward_options.h"
 #include "accelerant/accelerator/epochs.h"
 #include "accelerant/accelerator/jit_model.h"
 #include "accelerant/accelerator/model.h"
@@ -55,6 +56,8 @@
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/join_options.h"
 #include "accelerant/dist/local_sgd.h"
+#include "accelerant/dist/metrics.h"
+#include "accelerant/dist/process_control.h"
 #include "accelerant/dist/split.h"
 #include "accelerant/dist/world.h"
 #include "accelerant/optim/clip_grad.h"
@@ -64,24 +67,6 @@ namespace accelerant {
 // A prepared loader has the type of the loader it was made from.
 template <class Batch>
 using Loader = data::Loader<Batch>;
-
-struct BackwardOptions {
-  // Keep the graph for another backward through it. Default: the same as create_graph.
-  std::optional<bool> retain_graph = std::nullopt;
-
-  // Record the backward itself, so that gradients can be differentiated.
-  bool create_graph = false;
-
-  // Only these tensors get gradients. Empty: all leaves.
-  std::vector<at::Tensor> inputs = {};
-
-  // The factor of each element of the loss, for a loss that is not a single number.
-  at::Tensor gradient = {};
-
-  // Throw Error if the loss is inf or nan, before anything else. Costs a wait for the device. false:
-  // under fp16 the step is skipped; otherwise the parameters become nan, as in PyTorch.
-  bool error_if_nonfinite = false;
-};
 
 // The scope of Accelerator::autocast().
 class [[nodiscard]] AutocastScope {
@@ -329,6 +314,38 @@ class Accelerator {
   // processes must check at the same time.
   void set_trigger();
   bool check_trigger();
+
+  // --- Between processes --------------------------------------------------------------------------
+  // All processes must call these in the same order. See accelerant/dist for what each one does.
+
+  template <NestedTensors T>
+  T gather(const T& data) const {
+    return dist::gather(world(), data);
+  }
+  // Each sample once: what only fills up the current batch of the innermost loop is dropped.
+  template <NestedTensors T>
+  T gather_for_metrics(const T& data) const {
+    return dist::gather_for_metrics(world(), current_rows(), data);
+  }
+  template <NestedTensors T>
+  T reduce(const T& data, const dist::ReduceOptions& options = {}) const {
+    return dist::reduce(world(), data, options);
+  }
+  template <NestedTensors T>
+  T pad_across_processes(const T& data, const dist::PadAcrossOptions& options = {}) const {
+    return dist::pad_across_processes(world(), data, options);
+  }
+  void wait_for_everyone() const { dist::wait_for_everyone(world()); }
+  template <class F>
+  auto main_process_first(F&& f) const {
+    return dist::main_process_first(world(), f);
+  }
+  template <class F>
+  auto local_main_process_first(F&& f) const {
+    return dist::local_main_process_first(world(), f);
+  }
+  // The rows of the current batch, for dist::gather_objects_for_metrics.
+  dist::BatchRows current_rows() const;
 
   // This process's part of a vector, a tensor (along the first dimension), or a map of those: see
   // dist/split.h. The argument is not changed.

@@ -8,8 +8,8 @@
 //   }
 //
 // The program is started again once for each rank, with the same arguments, and runs up to this
-// call; there a rank calls the function and ends. Other calls of debug_launcher on the way do nothing in
-// it. Everything before the call thus happens in every rank, too.
+// call; there a rank calls the function and ends. Other calls of debug_launcher on the way do
+// nothing in it. Everything before the call thus happens in every rank, too.
 #pragma once
 
 #include <chrono>
@@ -50,9 +50,9 @@ std::vector<launch::RankResult> debug_launch(const std::function<int()>& functio
                                              const std::source_location& where);
 }  // namespace detail
 
-// `function` takes nothing and returns nothing or an int, the exit code of its rank. Returns how the ranks
-// ended, with their output. A rank that ends with another code than 0, by a signal or by an exception is an Error
-// that holds what each rank wrote last.
+// `function` takes nothing and returns nothing or an int, the exit code of its rank. Returns how
+// the ranks ended, with their output. A rank that ends with another code than 0, by a signal or by
+// an exception is an Error that holds what each rank wrote last.
 template <class Function>
 std::vector<launch::RankResult> debug_launcher(
     Function&& function, const DebugLauncherOptions& options = {},

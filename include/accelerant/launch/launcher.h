@@ -1,15 +1,16 @@
 // Starts the processes of a training and watches over them: what `accelerant launch` does.
 //
-//   const auto result = launch::launch({.command = {"./train", "--epochs", "3"}, .num_processes = 4});
+//   const auto result =
+//       launch::launch({.command = {"./train", "--epochs", "3"}, .num_processes = 4});
 //   return result.exit_code;
 //
 // Every rank has torchrun's environment and a session of its own. What ranks write appears on this
-// process's standard output and standard error, each line with its rank. When a rank fails the others are
-// stopped, and what went wrong is the last thing on the screen. SIGINT, SIGTERM, SIGHUP and SIGQUIT to this
-// process go to the ranks. No rank outlives this process, even if it is killed.
+// process's standard output and standard error, each line with its rank. When a rank fails the
+// others are stopped, and what went wrong is the last thing on the screen. SIGINT, SIGTERM, SIGHUP
+// and SIGQUIT to this process go to the ranks. No rank outlives this process, even if it is killed.
 //
-// For a process that does nothing else: it changes how this process takes signals and adopts orphans
-// while it runs, and must be called from its only thread. Programs that have more to do use
+// For a process that does nothing else: it changes how this process takes signals and adopts
+// orphans while it runs, and must be called from its only thread. Programs that have more to do use
 // launch/run_ranks.h.
 #pragma once
 
@@ -39,12 +40,12 @@ struct LaunchOptions {
   // Which of the machines this is, from 0. Must be set where there are several.
   std::optional<int64_t> machine_rank = {};
 
-  // Address of machine 0, which the other machines can reach. Must be set where there are several. Default on a
-  // single machine: 127.0.0.1.
+  // Address of machine 0, which the other machines can reach. Must be set where there are several.
+  // Default on a single machine: 127.0.0.1.
   std::string main_process_ip = {};
 
-  // Port on machine 0 at which the ranks meet. Default: on a single machine a free one (as for 0), on
-  // several 29500.
+  // Port on machine 0 at which the ranks meet. Default: on a single machine a free one (as for 0),
+  // on several 29500.
   std::optional<int> main_process_port = {};
 
   // This machine alone, at 127.0.0.1 and a free port, whatever the four fields above say.
@@ -61,11 +62,12 @@ struct LaunchOptions {
   // ACCELERATE_USE_CPU: train on the CPU even where there are GPUs. Default: not set.
   bool cpu = false;
 
-  // ACCELERATE_DEBUG_MODE: check before each collective that all ranks call the same one. Default: not set.
+  // ACCELERATE_DEBUG_MODE: check before each collective that all ranks call the same one. Default:
+  // not set.
   bool debug = false;
 
-  // OMP_NUM_THREADS of each rank, at least 1. Default: as it is, or where it is not set and there are
-  // several ranks, this machine's processors shared among them.
+  // OMP_NUM_THREADS of each rank, at least 1. Default: as it is, or where it is not set and there
+  // are several ranks, this machine's processors shared among them.
   std::optional<int64_t> num_cpu_threads_per_process = {};
 
   // More variables, which override all others. Default: none.
@@ -76,7 +78,8 @@ struct LaunchOptions {
   // How often all ranks of this machine are started again after one has failed. Default: 0.
   int64_t max_restarts = 0;
 
-  // Between asking ranks to stop (SIGTERM, or the signal to the launcher) and killing them. Default: 30 s.
+  // Between asking ranks to stop (SIGTERM, or the signal to the launcher) and killing them.
+  // Default: 30 s.
   std::chrono::duration<double> grace = std::chrono::seconds(30);
 
   // How often to look for ended ranks, besides being told at once by the kernel. Default: 0.1 s.
@@ -88,15 +91,16 @@ struct LaunchOptions {
   // files, or where tee or redirect ask for them a new folder in TMPDIR.
   std::string log_dir = {};
 
-  // Which streams go to the screen and to the log files: 0 none, 1 standard output, 2 standard error, 3 both, for
-  // all ranks ("3") or for some of this machine's by their local rank ("0:3,1:1"). Default: 3 if log_dir is set and neither
-  // this nor redirect is, else 0.
+  // Which streams go to the screen and to the log files: 0 none, 1 standard output, 2 standard
+  // error, 3 both, for all ranks ("3") or for some of this machine's by their local rank
+  // ("0:3,1:1"). Default: 3 if log_dir is set and neither this nor redirect is, else 0.
   std::string tee = {};
 
   // Which streams go to the log files only; written as tee. Default: 0.
   std::string redirect = {};
 
-  // Name of this run (TORCHELASTIC_RUN_ID, folder of the log files). Default: date, time and process id.
+  // Name of this run (TORCHELASTIC_RUN_ID, folder of the log files). Default: date, time and
+  // process id.
   std::string run_id = {};
 
   // Do not print what the launcher itself has to say, only what ranks write. Default: false.
@@ -104,8 +108,8 @@ struct LaunchOptions {
 };
 
 struct LaunchResult {
-  // 0 if all ranks succeeded; of the rank that failed first (128 + signal if one ended it); 128 + signal if one
-  // stopped the launcher.
+  // 0 if all ranks succeeded; of the rank that failed first (128 + signal if one ended it); 128 +
+  // signal if one stopped the launcher.
   int exit_code = 0;
   int signal = 0;        // that stopped the launcher; 0: none
   int64_t restarts = 0;  // how often the ranks were started again
@@ -114,8 +118,8 @@ struct LaunchResult {
   std::string report = {};  // what was printed at the end; empty if all ranks succeeded
 };
 
-// Blocks until all ranks have ended. What cannot work (a port in use, a folder that cannot be written to, a
-// program that does not exist) is an Error before any rank is started.
+// Blocks until all ranks have ended. What cannot work (a port in use, a folder that cannot be
+// written to, a program that does not exist) is an Error before any rank is started.
 LaunchResult launch(const LaunchOptions& options);
 
 }  // namespace accelerant::launch
