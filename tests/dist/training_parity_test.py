@@ -86,7 +86,7 @@ def test_comm_hooks_like_accelerate(ours, python, rng, tmp_path, hook, accumulat
         rng, tmp_path, ROUNDS * RANKS * BATCH_SIZE, EPOCHS, comm_hook=hook, accumulation=accumulation,
         schedule=False, warmup_steps=0, optimizer={"kind": "sgd", "lr": 0.02, "momentum": 0.9},
     )
-    got = assert_same_runs(ours, python, document, 2e-4)
+    got = assert_same_runs(ours, python, document, 2e-3)  # half a unit of bfloat16
     exact = ours(document | {"comm_hook": "no"})
     assert got[0]["weights"] != exact[0]["weights"]
 
