@@ -8,6 +8,7 @@
 PRESET ?= release
 JOBS ?= $(shell scripts/jobs)
 ARGS ?=
+PROCESSES ?= 2
 
 build_dir = $(if $(filter release,$(PRESET)),build,build/$(PRESET))
 cmake_build = cmake --build --preset $(PRESET) -j $(JOBS)
@@ -26,11 +27,11 @@ build: ## Build everything
 	@scripts/configure $(PRESET)
 	@$(cmake_build)
 
-demo: ## Build and run the demo: a small network on Fashion-MNIST (ARGS='--help' for more)
+demo: ## Build and run the demo: a small network on Fashion-MNIST, on two processes (ARGS='--help' for more)
 	@scripts/setup demo
 	@scripts/configure $(PRESET)
-	@$(cmake_build) --target accelerant-demo
-	@$(build_dir)/bin/accelerant-demo $(ARGS)
+	@$(cmake_build) --target accelerant-demo accelerant_cli
+	@$(build_dir)/bin/accelerant launch --num-processes $(PROCESSES) -- $(build_dir)/bin/accelerant-demo $(ARGS)
 
 test: ## Build everything and run the tests, except the long ones
 	@scripts/setup test

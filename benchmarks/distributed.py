@@ -30,7 +30,9 @@ def threads_per_rank():
 
 def environment(**more):
     threads = str(threads_per_rank())
-    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, **more}
+    return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
+            "KINETO_LOG_LEVEL": "99",  # Python counts exchanges with the profiler, which would chatter
+            **more}
 
 
 def commands(program):

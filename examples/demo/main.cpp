@@ -1,11 +1,13 @@
 // Trains a small network on Fashion-MNIST in mixed precision and shows what it brings.
 #include <accelerant/core/error.h>
+#include <accelerant/dist/environment.h>
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <string>
 
 #include "common/fashion_mnist.h"
 #include "interrupt.h"
@@ -24,7 +26,10 @@ torch::Device choose_device(const Options& options) {
   }
   if (options.device == "cpu" || !has_cuda) return torch::kCPU;
   at::globalContext().setDeterministicCuDNN(true);  // the same seed gives the same result
-  return {torch::kCUDA, 0};
+  // Each process of a machine takes a GPU of its own, as far as they go round.
+  const auto process = accelerant::dist::Environment::detect().local_process_index;
+  return {torch::kCUDA, static_cast<torch::DeviceIndex>(
+                            process % static_cast<int64_t>(torch::cuda::device_count()))};
 }
 
 // Float pictures on the device, once: the set is small.
@@ -49,16 +54,25 @@ void run(Options options) {
   const auto data = prepare(examples::load_fashion_mnist(options.data), options, device);
   throw_if_interrupted();
 
-  std::printf("Fashion-MNIST in %s on %s: %ld samples, %ld epoch%s, batches of %ld\n",
-              name_of(options.precision), device.is_cuda() ? "the GPU" : "the CPU",
-              data.train.labels.size(0), options.epochs, options.epochs == 1 ? "" : "s",
-              options.batch_size);
-  std::fflush(stdout);  // before the progress bar, also in a pipe that takes both streams
+  const auto environment = accelerant::dist::Environment::detect();
+  if (environment.is_main_process()) {
+    const std::string processes =
+        environment.use_distributed()
+            ? " with " + std::to_string(environment.num_processes) + " processes"
+            : "";
+    std::printf("Fashion-MNIST in %s on %s%s: %ld samples, %ld epoch%s, batches of %ld\n",
+                name_of(options.precision), device.is_cuda() ? "the GPU" : "the CPU",
+                processes.c_str(), data.train.labels.size(0), options.epochs,
+                options.epochs == 1 ? "" : "s", options.batch_size);
+    std::fflush(stdout);  // before the progress bar, also in a pipe that takes both streams
+  }
 
   const TrainingResult training = train(options, data, device);
   std::optional<SpeedComparison> speed;
   if (options.precision != Precision::fp32) speed = compare_with_fp32(options, data, device);
-  std::printf("\n%s", summary(options, device, training, speed).c_str());
+  if (environment.is_main_process()) {
+    std::printf("\n%s", summary(options, device, training, speed).c_str());
+  }
 }
 
 // torch adds a stack trace to its messages; the first line says what is wrong.

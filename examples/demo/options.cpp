@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <accelerant/core/error.h>
+#include <accelerant/dist/environment.h>
 
 #include <CLI/CLI.hpp>
 #include <limits>
@@ -68,7 +69,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
-    app.exit(help);
+    if (accelerant::dist::Environment::detect().is_main_process()) app.exit(help);
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw accelerant::Error(one_line(error.what()) + "; see --help");

@@ -1,5 +1,6 @@
 #include "speed.h"
 
+#include <accelerant/dist/environment.h>
 #include <accelerant/track/progress_bar.h>
 
 #include <algorithm>
@@ -30,14 +31,21 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+int64_t processes() { return accelerant::dist::Environment::detect().num_processes; }
+
+// This process's part of a batch.
+torch::Tensor share_of(const torch::Tensor& rows, const Options& options) {
+  return rows.slice(0, 0, std::max<int64_t>(options.batch_size / processes(), 1));
+}
+
 // One network with the batch it trains on, and the time of each round.
 class Contestant {
  public:
   Contestant(Precision precision, const Options& options,
              const accelerant::data::LabelledImages& train, torch::Device device)
       : trainer_(seeded(precision, options, device)),
-        images_(train.images.slice(0, 0, options.batch_size)),
-        labels_(train.labels.slice(0, 0, options.batch_size)),
+        images_(share_of(train.images, options)),
+        labels_(share_of(train.labels, options)),
         device_(device) {}
 
   void warm_up() { run(); }
@@ -49,7 +57,7 @@ class Contestant {
   }
 
   double samples_per_second() const {
-    return static_cast<double>(images_.size(0)) * steps_per_round / median(seconds_);
+    return static_cast<double>(images_.size(0) * processes()) * steps_per_round / median(seconds_);
   }
 
  private:
@@ -85,9 +93,11 @@ SpeedComparison compare_with_fp32(const Options& options, const accelerant::data
   const int rounds = std::clamp(static_cast<int>(enough_seconds / seconds_since(start)),
                                 least_rounds, most_rounds);
 
-  accelerant::ProgressBar bar({.total = rounds,
-                               .description = std::string(name_of(options.precision)) + " vs fp32",
-                               .unit = "round"});
+  accelerant::ProgressBar bar(
+      {.total = rounds,
+       .description = std::string(name_of(options.precision)) + " vs fp32",
+       .unit = "round",
+       .enabled = accelerant::dist::Environment::detect().is_local_main_process()});
   for (int round = 0; round < rounds; ++round) {
     // Who goes first changes, so that neither always has the cooler or the busier machine.
     Contestant& first = round % 2 == 0 ? chosen : fp32;

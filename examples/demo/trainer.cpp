@@ -20,6 +20,8 @@ accelerant::Precision mixed_precision(Precision precision) {
 Trainer::Trainer(Precision precision, torch::Device device, int64_t width, double learning_rate)
     : accelerator_({.device = device,
                     .mixed_precision = mixed_precision(precision),
+                    // The batch size is that of all processes together.
+                    .data_loader = {.split_batches = true},
                     // The demo is short: grow often enough to see the scale move.
                     .scaler = {.growth_interval = 200}}),
       network_(width),
@@ -38,10 +40,10 @@ StepOutput Trainer::step(const torch::Tensor& images, const torch::Tensor& label
   return {.loss = loss.detach(), .correct = output.detach().argmax(1).eq(labels).sum()};
 }
 
-torch::Tensor Trainer::count_correct(const torch::Tensor& images, const torch::Tensor& labels) {
+torch::Tensor Trainer::is_correct(const torch::Tensor& images, const torch::Tensor& labels) {
   const torch::NoGradGuard no_grad;
   model_.eval();
-  return model_(images).argmax(1).eq(labels).sum();
+  return model_(images).argmax(1).eq(labels);
 }
 
 }  // namespace demo

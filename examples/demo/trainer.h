@@ -27,8 +27,8 @@ class Trainer {
   // Forward, backward and update on one batch.
   StepOutput step(const torch::Tensor& images, const torch::Tensor& labels);
 
-  // How many of the samples are classified correctly, on the device. Does not train.
-  torch::Tensor count_correct(const torch::Tensor& images, const torch::Tensor& labels);
+  // Which of the samples are classified correctly, on the device. Does not train.
+  torch::Tensor is_correct(const torch::Tensor& images, const torch::Tensor& labels);
 
   accelerant::Accelerator& accelerator() { return accelerator_; }
   torch::optim::AdamW& adamw() { return adamw_; }

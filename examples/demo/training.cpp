@@ -56,7 +56,9 @@ double test_accuracy(Trainer& trainer, const Loader& test) {
   int64_t correct = 0;
   for (auto&& [images, labels] : test) {
     throw_if_interrupted();
-    correct += trainer.count_correct(images, labels).template item<int64_t>();
+    // Of all processes, each picture once.
+    const auto right = trainer.accelerator().gather_for_metrics(trainer.is_correct(images, labels));
+    correct += right.sum().template item<int64_t>();
   }
   return static_cast<double>(correct) / static_cast<double>(test.dataset_length().value());
 }
@@ -90,7 +92,8 @@ TrainingResult train(const Options& options, const accelerant::data::Mnist& data
     accelerant::ProgressBar bar(
         {.total = samples,
          .description = std::to_string(epoch + 1) + "/" + std::to_string(options.epochs),
-         .unit = ""});
+         .unit = "",
+         .enabled = accelerator.is_local_main_process()});
     const auto show = [&] {
       sums.show(bar);
       if (scales) bar.set("scale", accelerator.scaler().status().scale);
@@ -101,7 +104,7 @@ TrainingResult train(const Options& options, const accelerant::data::Mnist& data
       scheduler.step();
       ++result.steps;
       if (bar.due()) show();
-      bar.advance(labels.size(0));
+      bar.advance(train_loader.current_samples());
     }
     show();  // waits for the device, so the time is that of the whole epoch
     bar.finish();

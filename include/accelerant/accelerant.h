@@ -4,6 +4,7 @@
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/accelerator/accelerator_options.h"
 #include "accelerant/accelerator/accumulate_scope.h"
+#include "accelerant/accelerator/autocast_scope.h"
 #include "accelerant/accelerator/backward_options.h"
 #include "accelerant/accelerator/clear_device_cache.h"
 #include "accelerant/accelerator/epochs.h"

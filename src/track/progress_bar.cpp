@@ -245,7 +245,7 @@ void ProgressBar::set(std::string_view name, std::string_view text) {
 }
 
 bool ProgressBar::due() const {
-  if (state_.finished) return false;
+  if (state_.finished || !options_.enabled) return false;
   const double interval = on_terminal_ ? options_.refresh_interval : options_.plain_interval;
   return seconds_between(last_drawing_, Clock::now()) >= interval;
 }
@@ -288,6 +288,7 @@ void ProgressBar::draw() {
 }
 
 void ProgressBar::write(const std::string& text) {
+  if (!options_.enabled) return;
   // A display that cannot be written must not stop the work, so errors are passed over.
   std::fwrite(text.data(), 1, text.size(), options_.stream);
   std::fflush(options_.stream);

@@ -78,6 +78,19 @@ def test_batch_norm_like_accelerate(ours, python, rng, tmp_path, optimizer):
     assert got[0]["buffers"] != got[1]["buffers"]
 
 
+@pytest.mark.parametrize("hook", ["fp16", "bf16"])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_comm_hooks_like_accelerate(ours, python, rng, tmp_path, hook, accumulation):
+    """Gradients that travel in 16 bits: rounded alike on both sides, save where the sums before differ."""
+    document = make_document(
+        rng, tmp_path, ROUNDS * RANKS * BATCH_SIZE, EPOCHS, comm_hook=hook, accumulation=accumulation,
+        schedule=False, warmup_steps=0, optimizer={"kind": "sgd", "lr": 0.02, "momentum": 0.9},
+    )
+    got = assert_same_runs(ours, python, document, 2e-4)
+    exact = ours(document | {"comm_hook": "no"})
+    assert got[0]["weights"] != exact[0]["weights"]
+
+
 def plant_overflow(document: dict, rank: int, round_: int):
     """Makes one value of the batch that this rank gets in this round too large for fp16."""
     data = floats_in(document["data"]).view(-1, LAYERS[0] + 1)

@@ -11,8 +11,6 @@
 #include <accelerant/dist/world.h>
 #include <torch/torch.h>
 
-#include "dist/comm_hook.h"
-#include "dist/groups.h"
 #include "topics.h"
 #include "values.h"
 
@@ -71,13 +69,10 @@ json train(const std::shared_ptr<World>& world, const json& document) {
     const json& value = document.at(name);
     return value.is_null() ? std::nullopt : std::optional(value.get<double>());
   };
+  const json& hook = document.at("hook");
   DataParallel parallel(world, named, [] { return std::vector<at::Tensor>(); },
-                        {.bucket_cap_mb = optional_number("bucket_cap_mb")});
-  if (!document.at("hook").is_null()) {
-    if (auto hook = make_comm_hook(hook_from(document.at("hook")), world->groups().data)) {
-      parallel.register_hook(std::move(hook));
-    }
-  }
+                        {.bucket_cap_mb = optional_number("bucket_cap_mb"),
+                         .comm_hook = hook.is_null() ? CommHookOptions() : hook_from(hook)});
   const auto between = optional_number("local_sgd");
   std::optional<LocalSgd> local_sgd;
   if (between) {

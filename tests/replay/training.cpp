@@ -75,6 +75,13 @@ accelerant::ScheduleUnit schedule_unit_from(const std::string& name) {
   throw BadDocument("unknown unit of schedules " + name);
 }
 
+accelerant::dist::CommHook comm_hook_from(const std::string& name) {
+  if (name == "no") return accelerant::dist::CommHook::no;
+  if (name == "fp16") return accelerant::dist::CommHook::fp16;
+  if (name == "bf16") return accelerant::dist::CommHook::bf16;
+  throw BadDocument("unknown comm hook " + name);
+}
+
 json tensors_to(const std::vector<torch::Tensor>& tensors) {
   json result = json::array();
   for (const torch::Tensor& tensor : tensors) result.push_back(tensor_to(tensor.detach()));
@@ -103,7 +110,9 @@ json replay_training(const json& document) {
        .data_loader = {.split_batches = document.value("split_batches", false)},
        .scaler = {.init_scale = document.value("init_scale", 65536.0),
                   .growth_interval = document.value("growth_interval", int64_t{2000})},
-       .schedule_unit = schedule_unit_from(document.value("schedule_unit", "update"))});
+       .schedule_unit = schedule_unit_from(document.value("schedule_unit", "update")),
+       .data_parallel = {
+           .comm_hook = {.hook = comm_hook_from(document.value("comm_hook", "no"))}}});
   const auto epochs = document.at("epochs").get<int64_t>();
   const auto updates = epochs * accelerator.updates_per_epoch(batches);
   auto cosine = accelerant::optim::cosine_with_warmup(

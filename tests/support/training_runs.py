@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, GradientState
 from transformers import get_cosine_schedule_with_warmup
 
@@ -105,6 +105,7 @@ def train_with_accelerate(document: dict) -> dict:
         cpu=True,
         gradient_accumulation_steps=document["accumulation"],
         dataloader_config=DataLoaderConfiguration(split_batches=document.get("split_batches", False)),
+        kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=document.get("comm_hook", "no"))],
     )
     network, optimizer, loader, schedule = accelerator.prepare(*load(document))
     losses, rates, skipped = [], [], []

@@ -43,6 +43,7 @@
 
 #include "accelerant/accelerator/accelerator_options.h"
 #include "accelerant/accelerator/accumulate_scope.h"
+#include "accelerant/accelerator/autocast_scope.h"
 #include "accelerant/accelerator/backward_options.h"
 #include "accelerant/accelerator/epochs.h"
 #include "accelerant/accelerator/jit_model.h"
@@ -67,22 +68,6 @@ namespace accelerant {
 // A prepared loader has the type of the loader it was made from.
 template <class Batch>
 using Loader = data::Loader<Batch>;
-
-// The scope of Accelerator::autocast().
-class [[nodiscard]] AutocastScope {
- public:
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  friend class Accelerator;
-
-  explicit AutocastScope(const std::optional<AutocastOptions>& options) {
-    if (options) guard_.emplace(*options);
-  }
-
-  std::optional<AutocastGuard> guard_;  // none without mixed precision
-};
 
 class Accelerator {
  public:

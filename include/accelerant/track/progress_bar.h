@@ -47,6 +47,10 @@ struct ProgressBarOptions {
   // Whether the stream is a terminal. `detect` asks the system; TERM=dumb counts as none.
   enum class Terminal { detect, yes, no };
   Terminal terminal = Terminal::detect;
+
+  // Whether anything is written. With several processes, one should:
+  // {.enabled = accelerator.is_local_main_process()}.
+  bool enabled = true;
 };
 
 // Everything one line shows.

@@ -63,8 +63,9 @@ void train_alone(Net& net, const Rows& rows, int64_t batch, const Run& run) {
     for (int64_t step = first; step < last; ++step) {
       const auto part = [&](const torch::Tensor& t) { return t.narrow(0, step * batch, batch); };
       const auto losses = row_losses(net->forward(part(rows.inputs)), part(rows.targets));
-      loss_sum = loss_sum + (run.loss == Loss::mean ? losses.mean() / static_cast<double>(last - first)
-                                                    : (losses * part(rows.weights)).sum());
+      loss_sum =
+          loss_sum + (run.loss == Loss::mean ? losses.mean() / static_cast<double>(last - first)
+                                             : (losses * part(rows.weights)).sum());
     }
     if (run.loss == Loss::items) {
       const auto range = rows.weights.narrow(0, first * batch, (last - first) * batch);

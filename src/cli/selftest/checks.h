@@ -1,0 +1,25 @@
+// What `accelerant test` checks, on every rank. Each throws an Error that says what is wrong.
+#pragma once
+
+namespace accelerant {
+class Accelerator;
+}
+
+namespace accelerant::selftest {
+
+// The environment and the socket that the launcher gives its ranks.
+void check_launch_contract();
+
+// Tensors and objects reach all processes unharmed.
+void check_exchanges(const Accelerator& accelerator);
+
+// Every sample comes to exactly one process.
+void check_loaders(Accelerator& accelerator);
+
+// Training with all processes gives the model that one process with all the data would get.
+void check_training(Accelerator& accelerator);
+
+// An overflow in one process makes all of them skip the step.
+void check_loss_scaling();
+
+}  // namespace accelerant::selftest
