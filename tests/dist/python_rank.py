@@ -7,16 +7,24 @@ import warnings
 
 import torch
 from accelerate import PartialState
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from training_runs import clip, load, result_of, train_with_accelerate
 
 
+def send_in_bf16(state, bucket):
+    """torch's hook refuses Gloo by its name, although it works."""
+    return bf16_compress_hook(state, bucket)
+
+
 def train_with_torch(document: dict) -> dict:
-    """What Accelerate does not do, such as fp16 on a CPU, with torch alone. Every rank takes whole batches in turn,
+    """What Accelerate does not do on a CPU, fp16 and a hook for bf16, with torch alone. Every rank takes whole batches in turn,
     and their number must divide by that of the ranks."""
     state = PartialState(cpu=True)
     network, optimizer, loader, schedule = load(document)
     model = DistributedDataParallel(network)
+    if document.get("comm_hook") == "bf16":
+        model.register_comm_hook(None, send_in_bf16)
     precision = document.get("precision", "no")
     scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16", init_scale=document.get("init_scale", 65536.0),
                                   growth_interval=document.get("growth_interval", 2000))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DDPCommunicationHookType
 from transformers import get_cosine_schedule_with_warmup
 
 LAYERS = [6, 16, 5]
@@ -101,11 +102,13 @@ def result_of(network, losses, rates, skipped, scale=1.0) -> dict:
 def train_with_accelerate(document: dict) -> dict:
     GradientState._reset_state()
     AcceleratorState._reset_state(reset_partial_state=True)  # a group of processes stays
+    hook = document.get("comm_hook", "no")
     accelerator = Accelerator(
         cpu=True,
         gradient_accumulation_steps=document["accumulation"],
         dataloader_config=DataLoaderConfiguration(split_batches=document.get("split_batches", False)),
-        kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=document.get("comm_hook", "no"))],
+        # Accelerate ignores a hook that is named by a string.
+        kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType(hook))],
     )
     network, optimizer, loader, schedule = accelerator.prepare(*load(document))
     losses, rates, skipped = [], [], []
