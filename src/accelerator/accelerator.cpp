@@ -113,7 +113,7 @@ void Accelerator::print_line(const std::string& line) {
 void Accelerator::set_trigger() { core_->trigger = true; }
 
 bool Accelerator::check_trigger() {
-  return dist::any(*core_->world, std::exchange(core_->trigger, false));
+  return dist::any(*core_->world, std::exchange(core_->trigger, false), "check_trigger");
 }
 
 const dist::World& Accelerator::world() const { return *core_->world; }

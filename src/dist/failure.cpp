@@ -88,6 +88,11 @@ Reason reason_of(const std::string& text) {
 std::string brief(const std::string& message) {
   const size_t end = std::min(message.find("\nException raised from"), message.find("\nframe #"));
   std::string text = message.substr(0, end);
+  text.resize(std::min(text.find(". This may indicate"), text.size()));  // and Gloo's good wishes
+  // "[/path/in/the/sources/of/gloo.cc:123] " in front.
+  if (text.starts_with("[/") && text.find("] ") != std::string::npos) {
+    text.erase(0, text.find("] ") + 2);
+  }
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
 }
@@ -143,7 +148,7 @@ void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) 
           .problem = who + " lost its connection to another process (" + where + ")",
           .expected = "all processes taking part until the end",
           .got = monitor == nullptr ? "a connection that was closed" : monitor->who_ended(patience),
-          .hint = "look at the first error of that process; the connection said: " + original});
+          .hint = "look at the end of its output; the connection said: " + original});
     case Reason::timeout:
       throw Error(
           ErrorDetails{.problem = who + " waited too long for the others (" + where + ")",

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -58,12 +59,10 @@ std::vector<InterfaceAddress> addresses_of_this_machine() {
 
 void check_interface(const std::string& name) {
   if (if_nametoindex(name.c_str()) != 0) return;
+  std::set<std::string> names;  // an interface may have several addresses
+  for (const auto& entry : addresses_of_this_machine()) names.insert(entry.interface);
   std::string known;
-  std::string last;
-  for (const auto& entry : addresses_of_this_machine()) {
-    if (entry.interface != last) known += (known.empty() ? "" : ", ") + entry.interface;
-    last = entry.interface;
-  }
+  for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
   throw Error(ErrorDetails{.problem = "There is no such network interface",
                            .expected = "one of " + known,
                            .got = name,

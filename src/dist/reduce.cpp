@@ -170,12 +170,12 @@ void all_reduce_control_(const World& world, const at::Tensor& tensor, Reduction
   all_reduce_in_place(world, Channel::control, "all_reduce_control_", tensor, reduction);
 }
 
-bool any(const World& world, bool here) {
+bool any(const World& world, bool here, const char* name) {
   if (world.size() == 1) return here;
-  require_same_in_debug(world, "any");
+  require_same_in_debug(world, name);
   at::Tensor flag = at::empty({1}, at::kByte);
   *flag.mutable_data_ptr<uint8_t>() = here ? 1 : 0;
-  all_reduce(world, Channel::control, "any", flag, Reduction::max);
+  all_reduce(world, Channel::control, name, flag, Reduction::max);
   return *flag.const_data_ptr<uint8_t>() != 0;
 }
 

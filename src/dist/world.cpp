@@ -1,6 +1,7 @@
 #include "accelerant/dist/world.h"
 
 #include <c10/util/StringUtil.h>
+#include <torch/csrc/distributed/c10d/debug.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <atomic>
@@ -86,6 +87,8 @@ bool debug_from_environment() {
 
 std::unique_ptr<Groups> connect(const Environment& environment, const ProcessGroupOptions& options,
                                 c10::Device device) {
+  c10d::
+      setDebugLevelFromEnvironment();  // TORCH_DISTRIBUTED_DEBUG, which only Python's bindings read
   auto groups = std::make_unique<Groups>();
   groups->store = c10::make_intrusive<c10d::PrefixStore>(
       key_prefix(environment), store_of(environment, options.join_timeout));

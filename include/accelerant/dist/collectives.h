@@ -124,7 +124,7 @@ void all_reduce_(const World& world, const at::Tensor& tensor,
 void all_reduce_control_(const World& world, const at::Tensor& tensor,
                          Reduction reduction = Reduction::sum);
 
-// Whether it is true on any of the processes.
-bool any(const World& world, bool here);
+// Whether it is true on any of the processes. `name`, a literal, is what messages call it.
+bool any(const World& world, bool here, const char* name = "any");
 
 }  // namespace accelerant::dist

@@ -98,6 +98,9 @@ int64_t connect_sync_batch_norms(torch::nn::Module& module, const std::shared_pt
 // its type whatever is registered in its place. If there is one, nothing is changed and an Error names it;
 // declare it as `SyncBatchNorm norm` instead. Pointers to a replaced module that the program has kept still
 // mean the old one.
-int64_t convert_sync_batchnorm(torch::nn::Module& module, const std::shared_ptr<World>& world);
+//
+// Without a World, Accelerator::prepare connects them.
+int64_t convert_sync_batchnorm(torch::nn::Module& module,
+                               const std::shared_ptr<World>& world = nullptr);
 
 }  // namespace accelerant::dist

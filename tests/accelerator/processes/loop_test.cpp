@@ -33,7 +33,8 @@ RANK_TEST(SeveralProcesses, ScriptModules, 2) {
   torch::jit::Module net("net");
   torch::manual_seed(3);
   const auto weight = torch::randn({kClasses, kFeatures});
-  net.register_parameter("weight", weight.clone() + (rank() == 0 ? 0 : 1), /*is_buffer=*/false);
+  net.register_parameter("weight", (weight + (rank() == 0 ? 0 : 1)).requires_grad_(),
+                         /*is_buffer=*/false);
   net.define("def forward(self, x):\n  return torch.matmul(x, self.weight.t())\n");
   const Rows rows = make_rows(10 * kBatch * num_ranks());
 
