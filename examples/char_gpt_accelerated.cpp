@@ -26,7 +26,8 @@ int main(int argc, char** argv) try {
   const examples::Documents documents(path);
   const torch::Device device(torch::cuda::is_available() ? torch::kCUDA : torch::kCPU);
   accelerant::Accelerator accelerator({.device = device, .gradient_accumulation = {micro_batches}});
-  torch::manual_seed(1);
+  // With several processes each draws documents of its own.
+  torch::manual_seed(1 + static_cast<uint64_t>(accelerator.process_index()));
   const examples::GptOptions options{.vocabulary = documents.vocabulary().size()};
   examples::CharGpt net(options);
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(largest_rate));
