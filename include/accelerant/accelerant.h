@@ -1,4 +1,5 @@
-// All of Accelerant. Programs that care for compile time include the parts they use.
+// All of Accelerant but dist/sync_batch_norm.h, which costs as much as torch/torch.h. Programs that care for
+// compile time include the parts they use.
 #pragma once
 
 #include "accelerant/accelerator/accelerator.h"

@@ -1,4 +1,6 @@
 // Accelerator: training loops in which the processes do not go step by step together.
+#include <algorithm>
+
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/core/error.h"
 #include "accelerator/core.h"
@@ -23,6 +25,16 @@ void Accelerator::join_uneven_inputs(const std::vector<const ModelBase*>& models
     if (model->state().parallel() != nullptr) parallel.push_back(model->state().parallel());
   }
   if (parallel.empty()) return loop();
+  const bool exchanges = std::any_of(models.begin(), models.end(), [](const ModelBase* model) {
+    return model->state().exchanges_in_forward();
+  });
+  if (exchanges) {
+    throw Error(ErrorDetails{
+        .problem = "join_uneven_inputs() cannot be used with SyncBatchNorm",
+        .expected = "models whose forward needs no other process",
+        .got = "one whose forward waits for all, also for those that have ended",
+        .hint = "use even batches (data_loader.even_batches), or plain batch normalisation"});
+  }
   if (core_->scaler.is_enabled()) {
     throw Error(
         ErrorDetails{.problem = "join_uneven_inputs() cannot be used with loss scaling",

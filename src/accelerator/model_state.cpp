@@ -87,7 +87,7 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   require_device(parameters_, *core);
 
   if (core->world->is_connected()) {
-    module_->connect(core->world);
+    exchanges_in_forward_ = module_->connect(core->world) > 0;
     if (!options.evaluation_mode) make_parallel(*core, named);
   }
 

@@ -22,6 +22,9 @@ class ModelState {
   std::shared_ptr<Core> core() const { return require_core(core_); }
   ModuleAccess& module() const { return *module_; }
 
+  // Its forward itself exchanges data: it has a SyncBatchNorm.
+  bool exchanges_in_forward() const { return exchanges_in_forward_; }
+
   // Null with one process, and for models that are not trained.
   dist::DataParallel* parallel() const { return parallel_.get(); }
 
@@ -48,6 +51,7 @@ class ModelState {
   std::unique_ptr<ModuleAccess> module_;
   std::vector<at::Tensor> parameters_;
   std::unique_ptr<dist::DataParallel> parallel_;
+  bool exchanges_in_forward_ = false;
   int no_sync_depth_ = 0;
   bool has_local_forward_ = false;
 };

@@ -31,8 +31,8 @@ class ModuleAccess {
   virtual StateDict named_parameters() const = 0;
   virtual StateDict named_buffers() const = 0;
 
-  // Tells modules that exchange data themselves whom with.
-  virtual void connect(const std::shared_ptr<dist::World>&) {}
+  // Tells modules that exchange data themselves whom with. Returns how many there are.
+  virtual int64_t connect(const std::shared_ptr<dist::World>&) { return 0; }
 
   // Parameters whose gradients are sparse tensors.
   virtual std::unordered_set<const c10::TensorImpl*> sparse_parameters() const { return {}; }

@@ -31,8 +31,8 @@ class NnModule : public ModuleAccess {
   void to(c10::ScalarType dtype) override { module_->to(dtype); }
   StateDict named_parameters() const override { return module_->named_parameters(); }
   StateDict named_buffers() const override { return module_->named_buffers(); }
-  void connect(const std::shared_ptr<dist::World>& world) override {
-    dist::connect_sync_batch_norms(*module_, world);
+  int64_t connect(const std::shared_ptr<dist::World>& world) override {
+    return dist::connect_sync_batch_norms(*module_, world);
   }
   std::unordered_set<const c10::TensorImpl*> sparse_parameters() const override {
     std::unordered_set<const c10::TensorImpl*> sparse;

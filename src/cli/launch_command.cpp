@@ -1,5 +1,7 @@
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "accelerant/core/error.h"
 #include "accelerant/launch/launcher.h"
@@ -120,6 +122,14 @@ void add_output(CLI::App& app, Arguments& arguments) {
   app.add_flag("--quiet", options.quiet, "Print only what the processes write")->group(group);
 }
 
+int port_in(const std::string& text) {
+  int port = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error == std::errc() && stop == text.data() + text.size() && port > 0 && port < 65536)
+    return port;
+  throw Error(ErrorDetails{.problem = "MASTER_PORT", .expected = "1 to 65535", .got = text});
+}
+
 // An exported MASTER_ADDR and MASTER_PORT are usual in the scripts of clusters. On a single machine
 // they are more likely left over from something else.
 void complete_from_environment(launch::LaunchOptions& options) {
@@ -127,7 +137,7 @@ void complete_from_environment(launch::LaunchOptions& options) {
   const char* address = std::getenv("MASTER_ADDR");
   const char* port = std::getenv("MASTER_PORT");
   if (options.main_process_ip.empty() && address != nullptr) options.main_process_ip = address;
-  if (!options.main_process_port && port != nullptr) options.main_process_port = std::atoi(port);
+  if (!options.main_process_port && port != nullptr) options.main_process_port = port_in(port);
 }
 
 std::vector<std::string> command_in(const CLI::App& app) {

@@ -50,6 +50,12 @@ class Reducer : public c10d::Reducer {
     return expect_autograd_hooks_;
   }
 
+  // Takes prepare_for_backward() back, before any gradient has come.
+  void disarm() {
+    const std::lock_guard lock(mutex_);
+    expect_autograd_hooks_ = false;
+  }
+
   // Notes the order of gradients from the backward that comes now. Two of them before the buckets are made
   // anew would note every parameter twice.
   void note_order_from_here() {

@@ -31,6 +31,7 @@ std::string to_text(const ErrorReport& report) {
                 {"time", time}};
   if (report.rank >= 0) extra["rank"] = report.rank;
   if (report.step) extra["step"] = *report.step;
+  if (report.is_consequence) extra["is_consequence"] = true;
   const json document = {{"message", {{"message", report.message}, {"extraInfo", extra}}}};
   // Messages may hold any bytes; JSON only UTF-8.
   return document.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -114,6 +115,7 @@ std::optional<ErrorReport> read_error_report(const std::string& path) {
   const json& extra = message["extraInfo"];
   report.rank = value_of<int64_t>(extra, "rank").value_or(-1);
   report.step = value_of<int64_t>(extra, "step");
+  report.is_consequence = value_of<bool>(extra, "is_consequence").value_or(false);
   const auto timestamp = value_of<std::string>(extra, "timestamp");
   report.time =
       value_of<double>(extra, "time").value_or(timestamp ? seconds_of(*timestamp).value_or(0) : 0);

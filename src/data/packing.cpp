@@ -28,6 +28,14 @@ std::size_t aligned(std::size_t bytes) {
                                "its own batches (dispatch_batches = false)"});
 }
 
+[[noreturn]] void refuse_message() {
+  throw Error(ErrorDetails{.problem = "A batch from another process cannot be read",
+                           .expected = "data of the type of this loader's batches",
+                           .got = "other or fewer bytes",
+                           .hint = "all processes must run the same program, and their loops over "
+                                   "loaders in the same order"});
+}
+
 }  // namespace
 
 void detail::refuse_to_pack_field() {
@@ -90,12 +98,7 @@ PackReader::PackReader(at::Tensor bytes) : bytes_(std::move(bytes)) {
 
 void PackReader::take(void* data, std::size_t bytes) {
   if (bytes > structure_end_ - place_ || structure_end_ > bytes_.nbytes()) {
-    throw Error(ErrorDetails{.problem = "A batch from another process cannot be read",
-                             .expected = "data of the type of this loader's batches",
-                             .got = "fewer bytes than that takes",
-                             .hint =
-                                 "all processes must run the same program, and their loops over "
-                                 "loaders in the same order"});
+    refuse_message();
   }
   std::memcpy(data, static_cast<const char*>(bytes_.const_data_ptr()) + place_, bytes);
   place_ += bytes;
@@ -116,6 +119,15 @@ at::Tensor PackReader::tensor() {
   std::vector<int64_t> strides;
   for (int64_t i = 0; i < dimensions; ++i) sizes.push_back(number<int64_t>());
   for (int64_t i = 0; i < dimensions; ++i) strides.push_back(number<int64_t>());
+  int64_t last = 0;  // element
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < 0 || strides[i] < 0) refuse_message();
+    last += sizes[i] == 0 ? 0 : (sizes[i] - 1) * strides[i];
+  }
+  const auto needed = (last + 1) * static_cast<int64_t>(c10::elementSize(type));
+  const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+  if (!empty && static_cast<int64_t>(payload_) + needed > static_cast<int64_t>(bytes_.nbytes()))
+    refuse_message();
   auto* from = static_cast<char*>(bytes_.mutable_data_ptr()) + payload_;
   at::Tensor tensor = at::from_blob(
       from, sizes, strides, [block = bytes_](void*) {}, at::TensorOptions(type));

@@ -81,9 +81,10 @@ bool all_same(const std::vector<View>& views, Same&& same) {
                      [&](const View& view) { return same(view, views.front()); });
 }
 
-std::vector<View> exchange(const World& world, const View& own) {
+// The monitor keeps the name, so it must be the literal, not the copy in the view.
+std::vector<View> exchange(const World& world, const char* operation, const View& own) {
   std::vector<View> views;
-  for (const std::string& bytes : exchange_messages(world, own.operation.c_str(), pack(own))) {
+  for (const std::string& bytes : exchange_messages(world, operation, pack(own))) {
     try {
       views.push_back(unpack(bytes));
     } catch (const json::exception&) {  // an object, of a process that exchanges those
@@ -130,7 +131,7 @@ std::vector<View> exchange_views(const World& world, const char* operation,
             .device = tensor.device().type(),
             .sizes = tensor.sizes().vec()};
   }
-  std::vector<View> views = exchange(world, own);
+  std::vector<View> views = exchange(world, operation, own);
   const bool same_kind = all_same(views, [](const View& a, const View& b) {
     return a.structure == b.structure &&
            std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
@@ -158,7 +159,7 @@ void require_same(const World& world, const char* operation, const detail::Bundl
 
 void require_same_in_debug(const World& world, const char* operation) {
   const int64_t call = next_call(world);
-  if (world.is_debug()) exchange(world, {.operation = operation, .call = call});
+  if (world.is_debug()) exchange(world, operation, {.operation = operation, .call = call});
 }
 
 }  // namespace accelerant::dist

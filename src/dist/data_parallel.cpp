@@ -175,6 +175,12 @@ void DataParallel::before_forward(bool synchronise) {
     state.check_iteration();
     state.reducer->prepare_for_forward();
   }
+  if (!state.reducer->is_armed()) state.requested.reset();
+  // The outputs of a synchronised forward are gone without a backward (it was only to be looked at). The next
+  // backward is that of this forward, and not to be exchanged.
+  const bool is_stale =
+      state.reducer->is_armed() && !state.reducer->is_unfinished() && state.armed_graph.expired();
+  if (with_gradients && !synchronise && is_stale) state.reducer->disarm();
   const int source = state.join != nullptr ? state.join->announce_forward(state, synchronise) : 0;
   if (with_gradients) state.rebuild_buckets();
   if (state.buffers_due && state.options.broadcast_buffers) state.broadcast_buffers(source);
@@ -190,11 +196,16 @@ std::vector<at::Tensor> DataParallel::after_forward(std::vector<at::Tensor> outp
   const bool searches = state.options.find_unused_parameters && !state.options.static_graph;
   if (synchronise) state.arm(searches ? outputs : std::vector<at::Tensor>{});
   if (searches) pass_through_sink(outputs);
+  // Lives as long as the graph of one of the outputs.
+  std::shared_ptr<void> graph = state.armed_graph.lock();
+  if (synchronise && !graph) state.armed_graph = graph = std::make_shared<char>();
+  if (!synchronise) graph.reset();
   for (const at::Tensor& output : outputs) {
     if (!has_graph(output)) continue;
-    output.register_hook([self = state.weak_from_this(), synchronise](const at::TensorBase&) {
-      if (const auto living = self.lock()) living->reach_output(synchronise);
-    });
+    output.register_hook(
+        [self = state.weak_from_this(), synchronise, graph](const at::TensorBase&) {
+          if (const auto living = self.lock()) living->reach_output(synchronise);
+        });
   }
   return outputs;
 }
@@ -209,6 +220,7 @@ void DataParallel::synchronise_next_backward() {
         .hint = "synchronise the last forward instead"});
   }
   state_->arm({});
+  state_->armed_graph = state_->requested = std::make_shared<char>();
 }
 
 // A preparation that still waits for its backward counts as one to come.

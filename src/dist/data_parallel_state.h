@@ -44,12 +44,14 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // The Reducer reports to it and crashes without.
   std::shared_ptr<c10d::Logger> logger;
 
-  bool buffers_due = true;         // the last forward was synchronised
-  int64_t preparations = 0;        // calls of arm()
-  bool graph_is_known = false;     // a static graph has had its first backward
-  bool graph_is_followed = false;  // only in other processes
-  bool is_announced = false;       // the backward that is to reduce, to the join
-  Join* join = nullptr;            // while inputs are uneven
+  bool buffers_due = true;          // the last forward was synchronised
+  int64_t preparations = 0;         // calls of arm()
+  bool graph_is_known = false;      // a static graph has had its first backward
+  bool graph_is_followed = false;   // only in other processes
+  std::weak_ptr<void> armed_graph;  // of the synchronised forwards that wait for a backward
+  std::shared_ptr<void> requested;  // stands for them where the next backward was asked to exchange
+  bool is_announced = false;        // the backward that is to reduce, to the join
+  Join* join = nullptr;             // while inputs are uneven
 };
 
 }  // namespace accelerant::dist

@@ -201,6 +201,11 @@ std::optional<Told> choose(const Variables& variables) {
     else if (slurm)
       others.push_back(*slurm);
   }
+  // Under srun itself, with its PMI-2, MPI's variables do not tell the places on machines; Slurm's do.
+  if (!others.empty() && slurm && !others[0].local_rank && others[0].rank == slurm->rank &&
+      others[0].size == slurm->size) {
+    others[0] = *slurm;
+  }
   for (size_t i = 1; i < others.size(); ++i) {
     compare(others[0].names.size, others[0].size, others[i].names.size, others[i].size);
     compare(others[0].names.rank, others[0].rank, others[i].names.rank, others[i].rank);

@@ -41,20 +41,31 @@ std::string current_message() {
   }
 }
 
+bool is_lost_connection() {
+  try {
+    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const LostConnection&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+  return false;
+}
+
 [[noreturn]] void end_process() {
   static std::atomic<bool> ending = false;
   if (ending.exchange(true))  // another thread is at it, and will end this process
     while (true) ::pause();
   const std::string message = current_message();
-  Handled who{};
-  {
-    const std::lock_guard lock(handled_mutex);
-    if (handled.empty()) std::abort();
-    who = handled.back();
-  }
+  // Held to the end: what it points to must not go meanwhile.
+  const std::lock_guard lock(handled_mutex);
+  if (handled.empty()) std::abort();
+  const Handled who = handled.back();
   if (const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE"))
-    write_error_report(path,
-                       {.message = brief(message), .rank = who.rank, .step = who.progress->step()});
+    write_error_report(path, {.message = brief(message),
+                              .rank = who.rank,
+                              .step = who.progress->step(),
+                              .is_consequence = is_lost_connection()});
   std::fflush(stdout);
   std::fprintf(stderr, "[rank %lld] terminated: %s\n", static_cast<long long>(who.rank),
                message.c_str());
@@ -144,7 +155,7 @@ void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) 
   constexpr milliseconds patience(500);
   switch (reason) {
     case Reason::ended:
-      throw Error(ErrorDetails{
+      throw LostConnection(ErrorDetails{
           .problem = who + " lost its connection to another process (" + where + ")",
           .expected = "all processes taking part until the end",
           .got = monitor == nullptr ? "a connection that was closed" : monitor->who_ended(patience),

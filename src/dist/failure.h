@@ -7,6 +7,7 @@
 #include <exception>
 #include <string>
 
+#include "accelerant/core/error.h"
 #include "dist/monitor.h"
 #include "dist/progress.h"
 
@@ -25,6 +26,12 @@ class FailureHandler {
   ~FailureHandler();
   FailureHandler(const FailureHandler&) = delete;
   FailureHandler& operator=(const FailureHandler&) = delete;
+};
+
+// What rethrow_as_error throws where another process has ended.
+class LostConnection : public Error {
+ public:
+  using Error::Error;
 };
 
 // The process in which an exchange failed.

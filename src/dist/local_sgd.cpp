@@ -60,6 +60,7 @@ void average_parameters(const World& world, const std::vector<at::Tensor>& param
   const at::NoGradGuard no_grad;
   for (const Parcel& parcel : pack(parameters)) {
     const at::Tensor flat = flatten(parcel);
+    if (flat.numel() == 0) continue;  // Gloo fails on exchanges of nothing
     exchange(world, "averaging parameters", [&](Groups& groups) {
       std::vector<at::Tensor> tensors = {flat};
       groups.data->allreduce(tensors)->wait();

@@ -32,7 +32,8 @@ Progress::Operation Progress::begin(const char* name, bool collective) {
   const auto thread = std::this_thread::get_id();
   if (collective && thread_ == std::thread::id()) thread_ = thread;
   const bool elsewhere = thread_ != std::thread::id() && thread_ != thread;
-  if (collective && elsewhere) ordered_ = false;
+  // Inside of another collective it is a part of that: of autograd's threads in a backward, say.
+  if (collective && elsewhere && !collective_) ordered_ = false;
   // A collective counts also inside a wait: on other processes there may be none around it.
   const bool inside = operation_ != nullptr && (collective_ || !collective);
   if (elsewhere || inside) return Operation(nullptr, 0);

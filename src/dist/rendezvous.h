@@ -15,8 +15,9 @@ namespace accelerant::dist {
 c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment,
                                          std::chrono::milliseconds timeout);
 
-// Waits until every process has called this with the same store. Throws Error that names those missing.
-void await_all(c10d::Store& store, const Environment& environment,
+// Waits until every process has called this with the same store and stage. Throws Error that names those
+// missing.
+void await_all(c10d::Store& store, const std::string& stage, const Environment& environment,
                std::chrono::milliseconds timeout);
 
 }  // namespace accelerant::dist

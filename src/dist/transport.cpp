@@ -10,6 +10,7 @@
 #include "accelerant/core/error.h"
 #include "compat/collectives.h"
 #include "dist/exchange.h"
+#include "dist/failure.h"
 #include "dist/groups.h"
 
 namespace accelerant::dist {
@@ -58,7 +59,7 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
 }
 
 [[noreturn]] void refuse_wait(const World& world, Groups& groups, const std::string& name,
-                              std::chrono::milliseconds waited, const char* reason) {
+                              std::chrono::milliseconds waited, const std::string& reason) {
   std::string found;
   try {
     std::vector<int64_t> missing = missing_ranks(world, groups);
@@ -126,7 +127,8 @@ void barrier(const World& world, const std::string& name) {
     } catch (const std::exception& error) {
       const auto waited = std::chrono::steady_clock::now() - begin;
       refuse_wait(world, groups, name,
-                  std::chrono::duration_cast<std::chrono::milliseconds>(waited), error.what());
+                  std::chrono::duration_cast<std::chrono::milliseconds>(waited),
+                  brief(error.what()));
     }
   });
 }

@@ -133,8 +133,11 @@ std::string Watch::place(int64_t rank) const {
   if (heartbeat->state == ProcessState::left)
     return "has finished after " + std::to_string(progress.number) + " exchanges";
   if (heartbeat->state == ProcessState::failed) return "has failed: " + heartbeat->message;
-  if (heartbeat->state == ProcessState::lost) return "has lost its connection";
   const std::string step = "step " + std::to_string(progress.step);
+  if (heartbeat->state == ProcessState::lost) {
+    return "has given up at " + step +
+           (progress.operation.empty() ? "" : ", in " + operation_text(progress));
+  }
   if (progress.operation.empty()) return "is at " + step + ", in user code";
   return "is at " + step + ", in " + operation_text(progress);
 }

@@ -92,7 +92,7 @@ std::unique_ptr<Groups> connect(const Environment& environment, const ProcessGro
   auto groups = std::make_unique<Groups>();
   groups->store = c10::make_intrusive<c10d::PrefixStore>(
       key_prefix(environment), store_of(environment, options.join_timeout));
-  await_all(*groups->store, environment, options.join_timeout);
+  await_all(*groups->store, "joined", environment, options.join_timeout);
   groups->control =
       make_group(groups->store, "control", environment, options, c10::Device(c10::kCPU));
   groups->data = make_group(groups->store, "data", environment, options, device);
@@ -124,6 +124,8 @@ World::World(const Environment& environment, const ProcessGroupOptions& options,
           std::make_unique<Monitor>(rank(), size(), options_.monitor,
                                     make_store_board(*groups_->store, rank(), size()), *progress_);
     }
+    // A process that ended at once, now that it is connected, would seem lost to those still at it.
+    await_all(*groups_->store, "connected", environment_, options_.join_timeout);
   } catch (const Error&) {
     throw;
   } catch (...) {

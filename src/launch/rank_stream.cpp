@@ -19,7 +19,14 @@ void RankStream::receive(std::string_view bytes) {
   write_log(bytes);
   for (std::string_view rest = bytes; !rest.empty();) {
     const size_t end = rest.find('\n');
-    tail_line_ += rest.substr(0, end).substr(0, kTailLineBytes - tail_line_.size());
+    std::string_view piece = rest.substr(0, end);
+    // Of a progress bar that is drawn over and over again the last drawing counts.
+    if (const size_t start = piece.find_last_of('\r', piece.size() < 2 ? 0 : piece.size() - 2);
+        start != std::string_view::npos && start + 1 < piece.size()) {
+      tail_line_.clear();
+      piece.remove_prefix(start + 1);
+    }
+    tail_line_ += piece.substr(0, kTailLineBytes - tail_line_.size());
     if (end == std::string_view::npos) break;
     remember_line();
     rest.remove_prefix(end + 1);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace accelerant::launch {
 namespace {
@@ -14,12 +15,24 @@ double time_of(const RankResult& rank) {
 }  // namespace
 
 std::optional<size_t> root_cause(const std::vector<RankResult>& ranks) {
+  // Those that only lost another rank come last; before them one that ended with a code of its own when it
+  // was already being stopped: it is likely to be the one that was lost.
+  const auto group_of = [](const RankResult& rank) {
+    const bool is_consequence = rank.error && rank.error->is_consequence;
+    if (rank.failed() && !is_consequence) return 0;
+    const bool ended_by_itself = rank.stopped && rank.signal == 0 && rank.exit_code != 0;
+    if (ended_by_itself && !is_consequence) return 1;
+    return rank.failed() ? 2 : 3;
+  };
   std::optional<size_t> cause;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (!ranks[i].failed()) continue;
-    if (!cause || time_of(ranks[i]) < time_of(ranks[*cause])) cause = i;
+    const int group = group_of(ranks[i]);
+    if (group == 3) continue;
+    const auto key = std::pair(group, time_of(ranks[i]));
+    if (!cause || key < std::pair(group_of(ranks[*cause]), time_of(ranks[*cause]))) cause = i;
   }
-  return cause;
+  // Nobody failed: ranks that were stopped may well end with a code.
+  return std::ranges::any_of(ranks, &RankResult::failed) ? cause : std::nullopt;
 }
 
 std::string signal_name(int signal) {
@@ -36,8 +49,11 @@ std::string describe_failure(const std::vector<RankResult>& ranks, size_t cause,
                              int64_t world_size) {
   std::string text = "rank " + std::to_string(ranks[cause].rank) + " of " +
                      std::to_string(world_size) + " failed: " + describe_end(ranks[cause]);
-  const auto failed = std::ranges::count_if(ranks, &RankResult::failed) - 1;
-  const auto stopped = std::ranges::count_if(ranks, &RankResult::stopped);
+  const auto others = [&](auto predicate) {
+    return std::ranges::count_if(ranks, predicate) - (predicate(ranks[cause]) ? 1 : 0);
+  };
+  const auto failed = others([](const RankResult& rank) { return rank.failed(); });
+  const auto stopped = others([](const RankResult& rank) { return rank.stopped; });
   const auto ranks_were = [](auto count) {
     return std::to_string(count) + (count == 1 ? " other rank" : " other ranks");
   };

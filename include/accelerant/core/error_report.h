@@ -19,6 +19,7 @@ struct ErrorReport {
   int64_t rank = -1;                 // of the process; -1: not known
   std::optional<int64_t> step = {};  // the optimizer step it happened in, where one is known
   double time = 0;                   // seconds since 1970; 0 when writing: now
+  bool is_consequence = false;       // of the end of another process, which is then to blame
 };
 
 // Writes the file whole or not at all. Only the first report that a process writes to a path

@@ -161,7 +161,13 @@ class SampleRounds : RoundReader<D> {
     if constexpr (can_copy) {
       for (const Sample& sample : samples) {
         if (static_cast<int64_t>(head_.size()) == head_wanted_) return;
-        head_.push_back(sample);
+        // A collate function may change its samples in place.
+        if constexpr (UnderstoodNesting<Sample>) {
+          head_.push_back(
+              map_tensors(sample, [](const at::Tensor& tensor) { return own_copy(tensor); }));
+        } else {
+          head_.push_back(sample);
+        }
       }
     }
   }
