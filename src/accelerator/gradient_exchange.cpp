@@ -107,7 +107,6 @@ void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
     dist::rethrow_backward_error(parallel, std::current_exception());
   }
   for (const auto& [model, gradients, preparations] : participants) {
-    model->parallel()->require_reduced();
     // A model that did not take part may still: its outputs can be part of another loss.
     if (gradients == fingerprint_of_gradients(model->parameters())) continue;
     const bool was_local = model->has_local_forward();

@@ -7,7 +7,7 @@
 
 namespace accelerant::detail {
 
-// Runs the backward of the loss and checks that every model that took part exchanged its gradients if it was to.
+// Runs the backward of the loss and checks that every model that took part prepared an exchange of its gradients if it was to.
 // Throws Error if one did not: its copies would drift apart unnoticed.
 void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
                     const std::function<void()>& backward);

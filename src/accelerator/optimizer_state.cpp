@@ -131,10 +131,17 @@ bool OptimizerState::is_at_boundary() const {
   return window_ ? window_->complete : require_core(core_)->manual_sync;
 }
 
+void OptimizerState::require_exchanged() const {
+  for (const ModelState* model : ownership().models) {
+    if (model->parallel() != nullptr) model->parallel()->require_reduced();
+  }
+}
+
 StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   const auto core = require_core(core_);
   if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
   if (!last_step_) require_prepared_model();
+  require_exchanged();
 
   if (closure) {
     if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
@@ -218,6 +225,7 @@ void OptimizerState::require_free_for(const Window& window) const {
 void OptimizerState::finish_gradients() {
   const auto core = require_core(core_);
   if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
+  require_exchanged();
   correct_gradients();
   if (!core->scaler.is_enabled() || stage_ != Stage::ready) return;
   core->scaler.unscale_(*optimizer_);

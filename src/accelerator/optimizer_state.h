@@ -86,6 +86,8 @@ class OptimizerState {
   const Ownership& ownership() const;
   bool is_free_for(const Window& window) const;
   void require_prepared_model() const;
+  // An Error if the last backward did not exchange all gradients between processes.
+  void require_exchanged() const;
   void correct_gradients();
 
   std::weak_ptr<Core> core_;

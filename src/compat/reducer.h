@@ -30,6 +30,20 @@ class Reducer : public c10d::Reducer {
                       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
                       /*bucket_bytes_cap_list=*/{}) {}
 
+  // Remembers the hook, which the Reducer keeps to itself.
+  void register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook) {
+    c10d::CommHookInterface* registered = hook.get();
+    c10d::Reducer::register_comm_hook(std::move(hook));
+    hook_ = registered;
+  }
+
+  // Ends what run_comm_hook() began, as the Reducer itself does at the end of backward: a hook may exchange
+  // more when it is asked for its result. For all buckets, in their order.
+  void finish_comm_hook(c10::ivalue::Future& begun) {
+    begun.waitAndThrow();
+    if (hook_ != nullptr) hook_->parseHookResult(begun.value());
+  }
+
   // From prepare_for_backward() until all gradients are reduced.
   bool is_armed() const {
     const std::lock_guard lock(mutex_);
@@ -58,6 +72,9 @@ class Reducer : public c10d::Reducer {
     const std::lock_guard lock(mutex_);
     return require_finalize_;
   }
+
+ private:
+  c10d::CommHookInterface* hook_ = nullptr;  // the Reducer's own
 };
 
 }  // namespace accelerant::compat

@@ -42,8 +42,10 @@ at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
 }
 
 at::Tensor sum_over_channels(const at::Tensor& tensor) {
-  std::vector<int64_t> dims = {0};
-  for (int64_t dim = 2; dim < tensor.dim(); ++dim) dims.push_back(dim);
+  std::vector<int64_t> dims;
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (dim != 1) dims.push_back(dim);
+  }
   return tensor.sum(dims);
 }
 

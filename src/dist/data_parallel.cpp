@@ -135,12 +135,9 @@ void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {
   is_announced = false;
 }
 
-void DataParallel::State::announce_backward() {
-  if (join != nullptr && !std::exchange(is_announced, true)) join->announce_backward(*this);
-}
-
-void DataParallel::State::reach_output() {
+void DataParallel::State::reach_output(bool synchronised) {
   if (!reducer->is_armed()) {
+    if (!synchronised) return;
     // A second backward after synchronised forwards: what the first one left is the same everywhere, so
     // reducing the sum again gives the average of both.
     if (options.find_unused_parameters || options.static_graph) {
@@ -152,7 +149,7 @@ void DataParallel::State::reach_output() {
     }
     arm({});
   }
-  announce_backward();
+  if (join != nullptr && !std::exchange(is_announced, true)) join->announce_backward(*this);
   if (options.static_graph && !std::exchange(graph_is_known, true)) {
     // Nothing is reduced while this backward counts how often each parameter is used.
     reducer->count_uses_from_here();
@@ -193,13 +190,11 @@ std::vector<at::Tensor> DataParallel::after_forward(std::vector<at::Tensor> outp
   const bool searches = state.options.find_unused_parameters && !state.options.static_graph;
   if (synchronise) state.arm(searches ? outputs : std::vector<at::Tensor>{});
   if (searches) pass_through_sink(outputs);
-  if (synchronise) {
-    for (const at::Tensor& output : outputs) {
-      if (!has_graph(output)) continue;
-      output.register_hook([self = state.weak_from_this()](const at::TensorBase&) {
-        if (const auto living = self.lock()) living->reach_output();
-      });
-    }
+  for (const at::Tensor& output : outputs) {
+    if (!has_graph(output)) continue;
+    output.register_hook([self = state.weak_from_this(), synchronise](const at::TensorBase&) {
+      if (const auto living = self.lock()) living->reach_output(synchronise);
+    });
   }
   return outputs;
 }
@@ -214,7 +209,6 @@ void DataParallel::synchronise_next_backward() {
         .hint = "synchronise the last forward instead"});
   }
   state_->arm({});
-  state_->announce_backward();
 }
 
 // A preparation that still waits for its backward counts as one to come.

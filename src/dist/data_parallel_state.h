@@ -19,11 +19,8 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // Makes the next backward() reduce. `outputs` tell what is unused, if that is to be found out.
   void arm(const std::vector<at::Tensor>& outputs);
 
-  // When backward() comes to an output of a forward that was synchronised.
-  void reach_output();
-
-  // Tells processes without inputs that gradients will be reduced.
-  void announce_backward();
+  // When backward() comes to an output of a forward.
+  void reach_output(bool synchronised);
 
   // An Error if parameters take part that did not when the Reducer was made.
   void check_iteration() const;

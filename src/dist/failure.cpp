@@ -1,5 +1,6 @@
 #include "dist/failure.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -91,7 +92,19 @@ std::string brief(const std::string& message) {
   return text;
 }
 
+namespace {
+
+// Writing to a connection whose other end has gone shall be an error of that call. c10d relies on Python, which
+// ignores the signal that would end this process instead.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
 FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor) {
+  ignore_broken_pipes();
   const std::lock_guard lock(handled_mutex);
   if (handled.empty()) handler_before = std::set_terminate(end_process);
   handled.push_back({this, rank, &progress, monitor});

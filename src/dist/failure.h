@@ -16,6 +16,8 @@ namespace accelerant::dist {
 // message goes to the other processes, to the file TORCHELASTIC_ERROR_FILE and to standard error, then
 // _exit(1). Destructors do not run: they might wait for others. Of several the newest counts. Borrows what it
 // is given.
+//
+// From the first one on the process ignores SIGPIPE, unless the program handles it itself.
 class FailureHandler {
  public:
   // The monitor may be null.

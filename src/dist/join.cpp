@@ -133,7 +133,7 @@ void Join::follow_backward(DataParallel::State& state) {
     auto buckets = state.reducer->get_grad_buckets(/*return_zero_tensors=*/true);
     for (c10d::GradBucket& bucket : buckets) sums.push_back(state.reducer->run_comm_hook(bucket));
     if (state.options.find_unused_parameters && !state.options.static_graph) follow_used_map();
-    for (const auto& sum : sums) sum->waitAndThrow();
+    for (const auto& sum : sums) state.reducer->finish_comm_hook(*sum);
     // The order of gradients of a static graph is learnt in the second iteration, else in the first.
     if (!learns_graph) state.reducer->push_rebuilt_params_for_all_indices();
   });

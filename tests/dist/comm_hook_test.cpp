@@ -10,15 +10,15 @@
 
 #include "dist/comm_hook.h"
 #include "dist/groups.h"
+#include "dist/join.h"
 #include "support/expect_error.h"
 #include "support/parameter_hash.h"
 #include "support/ranks.h"
+#include "support/world.h"
 
 namespace {
 
 using namespace accelerant::dist;
-
-std::shared_ptr<World> join_world() { return World::join(Environment::detect()); }
 
 // A model under data parallelism with a hook. The loss is what the test makes of the output.
 struct Parallel {
@@ -150,6 +150,25 @@ RANK_TEST(CommHook, TensorsOfOneShapeCanBeCompressedTogether, 2) {
   EXPECT_GT(distance(train(world, {}), together), 1e-6) << "nothing was compressed";
   for (const auto& parameter : together) EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   EXPECT_LT(distance(apart, together), 0.1);
+}
+
+// A process without inputs takes part in all exchanges of a hook.
+RANK_TEST(CommHook, UnevenInputs, 2) {
+  const auto world = join_world();
+  for (const CommHook hook : {CommHook::fp16, CommHook::power_sgd, CommHook::batched_power_sgd}) {
+    torch::manual_seed(9);
+    torch::nn::Linear net(12, 10);
+    Parallel parallel(world, net->parameters(), {.hook = hook, .power_sgd = {.start_iteration = 2}},
+                      kSmallBuckets / 4);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    join_uneven({parallel.model.get()}, {}, [&] {
+      for (int64_t step = 0; step < 4 + 3 * world->rank(); ++step) {
+        parallel.backward([&] { return net->forward(torch::randn({3, 12})).square().mean(); });
+        sgd.step();
+      }
+    });
+    expect_same_on_all_ranks(*world, net->parameters());
+  }
 }
 
 // A gradient that is the same in all steps. What an approximation of rank 1 leaves out of it comes in later

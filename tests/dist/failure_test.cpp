@@ -3,6 +3,7 @@
 #include <accelerant/core/error.h>
 #include <accelerant/core/error_report.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -108,6 +109,18 @@ TEST_F(FailureDeathTest, AWaitInVainEndsTheProcess) {
   EXPECT_EQ(report->message, "waits in vain");
   EXPECT_EQ(report->rank, 2);
   EXPECT_EQ(report->step, 7);
+}
+
+void write_to_a_broken_pipe() {
+  Progress progress;
+  { const FailureHandler handler(3, progress, nullptr); }
+  raise(SIGPIPE);
+  std::fputs("still here", stderr);
+  _exit(0);
+}
+
+TEST_F(FailureDeathTest, BrokenConnectionsDoNotEndTheProcess) {
+  EXPECT_EXIT(write_to_a_broken_pipe(), testing::ExitedWithCode(0), "still here");
 }
 
 void fail_after_the_handler() {

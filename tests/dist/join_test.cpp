@@ -140,6 +140,7 @@ RANK_TEST(Join, BuffersComeFromARankThatGoesOn, 2) {
                                {.name = "of rank 0", .batches = {5, 2}, .has_buffers = true});
 }
 
+// Forwards of one and the other before their backwards, one of them triggered afterwards.
 RANK_TEST(Join, TwoModels, 2) {
   const auto world = join_world();
   auto first = std::make_shared<Net>(std::set<std::string>{"in", "inner"});
@@ -156,6 +157,7 @@ RANK_TEST(Join, TwoModels, 2) {
           true, [&] { return Tensors{second->out(second->inner(middle.detach()))}; })[0];
       middle.mean().backward();
       step_and_clear(*first);
+      parallel_second->synchronise_next_backward();
       made.mean().backward();
       step_and_clear(*second);
     }

@@ -60,7 +60,9 @@ def test_torchrun(tmp_path, expected_hash, rendezvous):
 def mpirun(folder) -> list:
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed")
-    return ["mpirun", "-np", str(RANKS), "--allow-run-as-root", "--oversubscribe", PROGRAM, str(folder)]
+    # All processes are on this machine, where there may be no ssh.
+    return ["mpirun", "-np", str(RANKS), "--allow-run-as-root", "--oversubscribe", "--mca", "plm_rsh_agent", "sh",
+            PROGRAM, str(folder)]
 
 
 def test_mpirun(tmp_path, expected_hash):

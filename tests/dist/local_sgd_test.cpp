@@ -6,6 +6,7 @@
 #include "support/expect_error.h"
 #include "support/parameter_hash.h"
 #include "support/ranks.h"
+#include "support/world.h"
 
 namespace {
 
@@ -15,7 +16,7 @@ using accelerant::dist::LocalSgd;
 using accelerant::dist::World;
 
 RANK_TEST(AverageParameters, OfSeveralTypes, 3) {
-  const auto world = World::join(Environment::detect());
+  const auto world = join_world();
   torch::manual_seed(1);
   const std::vector<at::ScalarType> types = {torch::kFloat, torch::kDouble, torch::kBFloat16,
                                              torch::kHalf};
@@ -39,7 +40,7 @@ RANK_TEST(AverageParameters, OfSeveralTypes, 3) {
 
 // All ranks of local SGD in one process, and one of them in this.
 RANK_TEST(LocalSgd, IsStepsOnOneProcessAndMeans, 3) {
-  const auto world = World::join(Environment::detect());
+  const auto world = join_world();
   constexpr int kSteps = 8;
   constexpr int kBetween = 3;
   const auto gradient = [](const at::Tensor& weights, int64_t rank, int step) {
@@ -77,7 +78,7 @@ RANK_TEST(LocalSgd, IsStepsOnOneProcessAndMeans, 3) {
 }
 
 RANK_TEST(LocalSgd, DoesNothingWhenNotEnabled, 2) {
-  const auto world = World::join(Environment::detect());
+  const auto world = join_world();
   const auto own = torch::full({2}, static_cast<double>(world->rank()));
   {
     LocalSgd local_sgd(world, {own}, {.steps = 1, .enabled = false}, [] {
@@ -94,7 +95,7 @@ RANK_TEST(LocalSgd, DoesNothingWhenNotEnabled, 2) {
 
 // The other ranks need not fail at the same time: there is nothing to average with.
 RANK_TEST(LocalSgd, AnExceptionDoesNotWaitForOthers, 2) {
-  const auto world = World::join(Environment::detect());
+  const auto world = join_world();
   const auto own = torch::full({2}, static_cast<double>(world->rank()));
   try {
     LocalSgd local_sgd(world, {own}, {.steps = 4});

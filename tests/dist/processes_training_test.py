@@ -151,7 +151,8 @@ def run_ranks(command: list, cases: list) -> list:
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(RANKS):
             variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS,
-                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}  # fmt: skip
+                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
+                         "CUDA_VISIBLE_DEVICES": ""}  # Python's PowerSGD on a CPU needs a machine without GPUs # fmt: skip
             path = os.path.join(folder, str(rank))
             with open(path, "w") as file:
                 file.write(document)

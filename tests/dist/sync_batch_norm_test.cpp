@@ -10,6 +10,7 @@
 #include "support/expect_error.h"
 #include "support/parameter_hash.h"
 #include "support/ranks.h"
+#include "support/world.h"
 
 namespace {
 
@@ -149,9 +150,7 @@ void compare_all_cases(const std::shared_ptr<World>& world) {
   }
 }
 
-RANK_TEST(SyncBatchNorm, EqualsOneProcessOnTheWholeBatch, 3) {
-  compare_all_cases(World::join(Environment::detect()));
-}
+RANK_TEST(SyncBatchNorm, EqualsOneProcessOnTheWholeBatch, 3) { compare_all_cases(join_world()); }
 
 RANK_TEST(SyncBatchNorm, EqualsOneProcessOnTheWholeBatchOnAGpu, 3) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
@@ -160,7 +159,7 @@ RANK_TEST(SyncBatchNorm, EqualsOneProcessOnTheWholeBatchOnAGpu, 3) {
 }
 
 RANK_TEST(SyncBatchNorm, ErrorsOfTraining, 2) {
-  auto world = World::join(Environment::detect());
+  auto world = join_world();
   SyncBatchNorm norm(BatchNormOptions(2), world);
   const auto one_row = torch::randn({world->rank() == 0 ? 1 : 0, 2});
   EXPECT_TRUE(contains(error_of([&] { norm->forward(one_row); }), "Too few values"));

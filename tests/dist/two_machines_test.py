@@ -32,6 +32,8 @@ class Machines:
         try:
             for name in self.names:
                 ip("netns", "add", name)
+        except FileNotFoundError as error:
+            pytest.skip(f"network namespaces need iproute2: {error}")
         except (OSError, subprocess.CalledProcessError) as error:
             self.remove()
             pytest.skip(f"network namespaces need root and iproute2: {error}")

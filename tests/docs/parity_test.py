@@ -14,10 +14,16 @@ What counts as a public name (a leading underscore is never public):
                           assigns on `self`. Those are read from the source of the class: that needs
                           no Accelerator to be built, and also finds the ones that are only set in
                           some configurations (`deepspeed_config`);
-* accelerate              every name of the module that is not a submodule.
+* accelerate              every name of the module that is not a submodule;
+* DistributedDataParallel every argument of the constructor, written `DDP(module)`, and every name
+                          that the class itself defines. Of torch 2.13 only: versions differ;
+* kwargs of accelerate    every field of DistributedDataParallelKwargs and InitProcessGroupKwargs;
+* accelerate.utils.operations
+                          every function and class that the module defines.
 """
 
 import ast
+import dataclasses
 import inspect
 import pathlib
 import re
@@ -77,12 +83,38 @@ def accelerate_names():
     return module_names(pytest.importorskip("accelerate"))
 
 
+def data_parallel_names():
+    torch = pytest.importorskip("torch")
+    if not torch.__version__.startswith("2.13."):
+        pytest.skip("the document has the arguments of torch 2.13")
+    data_parallel = torch.nn.parallel.DistributedDataParallel
+    arguments = [name for name in inspect.signature(data_parallel.__init__).parameters if name != "self"]
+    return public(vars(data_parallel)) | {f"DDP({name})" for name in arguments}
+
+
+def field_names(class_name):
+    accelerate = pytest.importorskip("accelerate")
+    return public(field.name for field in dataclasses.fields(getattr(accelerate, class_name)))
+
+
+def operation_names():
+    operations = pytest.importorskip("accelerate.utils.operations")
+    members = vars(operations)
+    return public(
+        name for name in members if getattr(members[name], "__module__", None) == operations.__name__
+    )
+
+
 # Heading of each table in the document, and where its names come from.
 TABLES = {
     "torch.amp.GradScaler": grad_scaler_names,
     "torch.amp.autocast": torch_amp_names,
     "accelerate.Accelerator": accelerator_names,
     "accelerate": accelerate_names,
+    "torch.nn.parallel.DistributedDataParallel": data_parallel_names,
+    "accelerate.DistributedDataParallelKwargs": lambda: field_names("DistributedDataParallelKwargs"),
+    "accelerate.InitProcessGroupKwargs": lambda: field_names("InitProcessGroupKwargs"),
+    "accelerate.utils.operations": operation_names,
 }
 
 

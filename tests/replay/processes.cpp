@@ -11,18 +11,26 @@
 #include <accelerant/dist/world.h>
 #include <torch/torch.h>
 
-#include "dist/comm_hook.h"
-#include "dist/groups.h"
 #include "topics.h"
 #include "values.h"
 
 namespace replay {
 namespace {
 
-using namespace accelerant::dist;
+using accelerant::dist::CommHook;
+using accelerant::dist::CommHookOptions;
+using accelerant::dist::CommWrapper;
+using accelerant::dist::DataParallel;
+using accelerant::dist::Environment;
+using accelerant::dist::LocalSgd;
+using accelerant::dist::LocalSgdOptions;
+using accelerant::dist::NamedParameter;
+using accelerant::dist::PowerSgdOptions;
+using accelerant::dist::World;
 using nlohmann::json;
 
 CommHookOptions hook_from(const json& value) {
+  if (value.is_null()) return {};
   const std::map<std::string, CommHook> hooks = {
       {"no", CommHook::no},
       {"fp16", CommHook::fp16},
@@ -48,7 +56,7 @@ CommHookOptions hook_from(const json& value) {
   return options;
 }
 
-torch::nn::Sequential network_from(const std::vector<int64_t>& widths) {
+torch::nn::Sequential layers_from(const std::vector<int64_t>& widths) {
   torch::nn::Sequential net;
   for (size_t i = 0; i + 1 < widths.size(); ++i) {
     if (i > 0) net->push_back(torch::nn::Tanh());
@@ -57,9 +65,9 @@ torch::nn::Sequential network_from(const std::vector<int64_t>& widths) {
   return net;
 }
 
-json train(const std::shared_ptr<World>& world, const json& document) {
+json train_case(const std::shared_ptr<World>& world, const json& document) {
   const auto widths = document.at("widths").get<std::vector<int64_t>>();
-  torch::nn::Sequential net = network_from(widths);
+  torch::nn::Sequential net = layers_from(widths);
   torch::manual_seed(document.at("seed").get<uint64_t>());
   std::vector<NamedParameter> named;
   for (auto& parameter : net->named_parameters()) {
@@ -72,12 +80,8 @@ json train(const std::shared_ptr<World>& world, const json& document) {
     return value.is_null() ? std::nullopt : std::optional(value.get<double>());
   };
   DataParallel parallel(world, named, [] { return std::vector<at::Tensor>(); },
-                        {.bucket_cap_mb = optional_number("bucket_cap_mb")});
-  if (!document.at("hook").is_null()) {
-    if (auto hook = make_comm_hook(hook_from(document.at("hook")), world->groups().data)) {
-      parallel.register_hook(std::move(hook));
-    }
-  }
+                        {.bucket_cap_mb = optional_number("bucket_cap_mb"),
+                         .comm_hook = hook_from(document.at("hook"))});
   const auto between = optional_number("local_sgd");
   std::optional<LocalSgd> local_sgd;
   if (between) {
@@ -111,7 +115,7 @@ json train(const std::shared_ptr<World>& world, const json& document) {
 json replay_processes(const json& document) {
   const auto world = World::join(Environment::detect());
   json results = json::array();
-  for (const json& each : document.at("cases")) results.push_back(train(world, each));
+  for (const json& each : document.at("cases")) results.push_back(train_case(world, each));
   return results;
 }
 

@@ -45,7 +45,7 @@ void check_loaders(Accelerator& accelerator) {
   auto batches = data::loader(data::tensors(at::arange(length)), {.batch_size = 4});
   auto loader = accelerator.prepare(batches);
   int64_t next = 0;
-  for (auto&& batch : loader) {
+  for (auto&& [batch] : loader) {
     const at::Tensor all = accelerator.gather_for_metrics(batch);
     expect_equal("the order of samples", all, at::arange(next, next + all.size(0)));
     next += all.size(0);
