@@ -11,6 +11,7 @@
 #include "accelerant/dist/collectives.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/resolve_options.h"
+#include "core/heap.h"
 #include "dist/network.h"
 
 namespace accelerant::detail {
@@ -34,6 +35,8 @@ Core::Core(AcceleratorOptions given)
     environment.distributed_type = options.device->is_cpu() ? dist::DistributedType::multi_cpu
                                                             : dist::DistributedType::multi_gpu;
     share_cores(environment);
+    // Which gradients lie at the top of the heap, and are given back in each step, changes with the exchange.
+    if (options.device->is_cpu()) keep_freed_memory();
   }
   world = dist::World::join(environment, options.process_group, *options.device);
   if (world->is_connected()) batch_channel = data::batch_channel(world);
