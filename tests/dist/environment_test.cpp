@@ -324,6 +324,14 @@ TEST(EnvironmentTest, ATorchLauncherInsideAnotherWins) {
   }
 }
 
+TEST(EnvironmentTest, Pmi2OfSlurmTakesThePlacesFromSlurm) {
+  const auto environment = detect(with(srun, {{"PMI_RANK", "5"}, {"PMI_SIZE", "7"}}));
+  EXPECT_EQ(environment.launcher, Launcher::slurm);
+  EXPECT_EQ(environment.process_index, 5);
+  EXPECT_EQ(environment.local_process_index, 2);
+  EXPECT_EQ(environment.master_address, "big03");
+}
+
 TEST(EnvironmentTest, MpirunInsideSlurmWins) {
   const auto environment = detect(with(srun, with(open_mpi, {{"PMIX_RANK", ""}})));
   EXPECT_EQ(environment.launcher, Launcher::open_mpi);

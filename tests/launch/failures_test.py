@@ -66,6 +66,22 @@ def test_the_earliest_error_is_the_cause(tmp_path):
     assert result.code == 6
 
 
+def test_a_rank_that_only_lost_another_is_not_the_cause(tmp_path):
+    """Rank 1 fails without a report, and is still on its way out when rank 0 has noticed and ended."""
+    result = launch(["--num-processes", 2], shell(f"""
+        case $RANK in
+          0) while [ ! -e {tmp_path}/mark ]; do sleep 0.01; done
+             echo '{{"message": {{"message": "lost rank 1", "extraInfo": {{"timestamp": "200",
+                   "is_consequence": true}}}}}}' > $TORCHELASTIC_ERROR_FILE
+             exit 3;;
+          1) trap 'echo "disk on fire" >&2; exit 6' TERM; touch {tmp_path}/mark; while :; do sleep 0.05; done;;
+        esac"""))
+    report = [line for line in result.err_lines if line.startswith("[accelerant]")]
+    assert report[0] == "[accelerant] rank 1 of 2 failed: exit code 6; 1 other rank failed after it"
+    assert "disk on fire" in result.err_lines[-1]
+    assert result.code == 6
+
+
 def test_a_cause_that_was_stopped_has_code_1(tmp_path):
     result = launch(["--num-processes", 2], shell(REPORT + f"""
         case $RANK in

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "accelerator/processes/training.h"
+#include "dist/progress.h"
 #include "support/count_exchanges.h"
 #include "support/expect_error.h"
 
@@ -137,6 +138,32 @@ RANK_TEST(SeveralProcesses, ASecondBackwardIsExchangedToo, 2) {
   t.accelerator.backward(output.sum(), {.retain_graph = true});
   t.accelerator.backward(2 * output.sum());
   EXPECT_DOUBLE_EQ(gradient_of(t.net), 4.5);
+}
+
+// Its output is dropped, so the step of the window after it must not exchange anything.
+RANK_TEST(SeveralProcesses, AForwardThatIsOnlyLookedAtChangesNothing, 2) {
+  Trained t({.cpu = true, .gradient_accumulation = {.steps = 2}});
+  for (int step = 0; step < 6; ++step) {
+    if (rank() == 0 && step == 2) t.model(own_input());
+    auto window = t.accelerator.accumulate(t.model);
+    t.accelerator.backward(t.model(own_input()).sum());
+    t.optimizer.step();
+    t.optimizer.zero_grad();
+  }
+  EXPECT_NEAR(t.net->w.item<double>(), 1 - 0.1 * 3 * 1.5, 1e-6);
+  expect_same_on_all_ranks(t.accelerator.world(), {t.net->w});
+}
+
+RANK_TEST(SeveralProcesses, TheMonitorKnowsTheNamesOfExchanges, 2) {
+  Accelerator accelerator({.cpu = true});
+  accelerator.gather(own_input());
+  accelerator.reduce(own_input());
+  accelerator.pad_across_processes(own_input());
+  const auto recent = accelerator.world().progress().snapshot().recent;
+  EXPECT_GE(recent.size(), 3U);
+  for (const std::string& name : recent) {
+    EXPECT_TRUE(name == "gather" || name == "reduce" || name == "pad_across_processes") << name;
+  }
 }
 
 RANK_TEST(SeveralProcesses, TheModelItselfIsAnError, 2) {
