@@ -68,6 +68,8 @@ std::optional<T> value_of(const json& object, const char* key) {
     if (!found->is_string()) return std::nullopt;
   } else if constexpr (std::is_same_v<T, double>) {
     if (!found->is_number()) return std::nullopt;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    if (!found->is_boolean()) return std::nullopt;
   } else {
     if (!found->is_number_integer()) return std::nullopt;
   }

