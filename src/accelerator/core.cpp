@@ -73,14 +73,14 @@ std::optional<AutocastOptions> Core::autocast_options(const AutocastSettings& se
 
 MeanOverProcesses Core::mean_over_processes() const {
   if (!world->is_connected()) return {};
-  if (joining) {
-    throw Error(ErrorDetails{
-        .problem = "backward(loss_sum, num_items) cannot be used inside join_uneven_inputs()",
-        .expected = "all processes, to add their numbers of items up",
-        .got = "a loop that some of them may have ended",
-        .hint = "use backward(loss), or even batches"});
-  }
   return [this](const at::Tensor& number) {
+    if (joining) {
+      throw Error(ErrorDetails{
+          .problem = "backward(loss_sum, num_items) cannot be used inside join_uneven_inputs()",
+          .expected = "all processes, to add their numbers of items up",
+          .got = "a loop that some of them may have ended",
+          .hint = "use backward(loss), or even batches"});
+    }
     at::Tensor mean = number.clone();
     dist::all_reduce_(*world, mean, dist::Reduction::mean);
     return mean;

@@ -56,6 +56,12 @@ class Reducer : public c10d::Reducer {
     expect_autograd_hooks_ = false;
   }
 
+  // Whether rebuild_buckets() would do anything: once, after the first backward.
+  bool rebuild_is_due() const {
+    const std::lock_guard lock(mutex_);
+    return should_rebuild_buckets() && !rebuilt_params_.empty();
+  }
+
   // Notes the order of gradients from the backward that comes now. Two of them before the buckets are made
   // anew would note every parameter twice.
   void note_order_from_here() {

@@ -123,9 +123,9 @@ void DataParallel::State::rebuild_buckets() {
       rethrow_unfinished(error);
     }
   }
-  // Once, in spite of being called in every forward.
-  exchange_if_due(*world, "agreeing on the order of gradients",
-                  [&](Groups&) { reducer->rebuild_buckets(); });
+  if (!reducer->rebuild_is_due()) return;
+  exchange(*world, "agreeing on the order of gradients",
+           [&](Groups&) { reducer->rebuild_buckets(); });
 }
 
 void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {

@@ -40,13 +40,6 @@ auto exchange(const World& world, const char* name, F&& f) {
   return detail::exchange(world, name, f);
 }
 
-// The same for f that may find there is nothing to exchange, which others need not know.
-template <class F>
-auto exchange_if_due(const World& world, const char* name, F&& f) {
-  const auto operation = world.progress().wait(name);
-  return detail::exchange(world, name, f);
-}
-
 // The same for messages between two processes.
 template <class F>
 auto exchange_between_two(const World& world, const char* name, F&& f) {

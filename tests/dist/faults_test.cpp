@@ -214,6 +214,19 @@ TEST(Faults, ACollectiveThatOneRankSkipsIsAnError) {
   for (const size_t each : {0U, 1U}) EXPECT_NE(error_report(result, each), "");
 }
 
+// In the second step the processes also agree on the order of gradients.
+TEST(Faults, ACollectiveThatOneRankSkipsAfterTheFirstStepIsAnError) {
+  if (rank_test::is_rank()) {
+    return train(quick_options(), 5, [](Accelerator& accelerator, int step) {
+      if (step == 2 && rank() == 0) accelerator.gather(torch::ones({1}));
+    });
+  }
+  const auto result = rank_test::run({.num_ranks = 2});
+  const std::string errors = result.ranks[0].err + result.ranks[1].err;
+  EXPECT_TRUE(contains(errors, "waits in vain in"));
+  EXPECT_TRUE(contains(errors, "in gather (call"));
+}
+
 TEST(Faults, ARankThatFinishesEarlyIsNamed) {
   if (rank_test::is_rank()) return train(quick_options(), rank() == 0 ? 5 : 3);
   const auto result = rank_test::run({.num_ranks = 2});

@@ -254,6 +254,7 @@ RANK_TEST(SeveralProcesses, UnevenInputsAreJoined, 2) {
   Trained t;
   t.accelerator.join_uneven_inputs({&t.model}, [&] {
     for (int batch = 0; batch < 2 + 3 * rank(); ++batch) {
+      const auto window = t.accelerator.accumulate(t.model);
       t.accelerator.backward(t.model(own_input()).sum());
       t.optimizer.step();
       t.optimizer.zero_grad();
