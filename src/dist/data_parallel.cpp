@@ -123,6 +123,7 @@ void DataParallel::State::rebuild_buckets() {
       rethrow_unfinished(error);
     }
   }
+  world->groups();  // an Error if they have ended
   if (!reducer->rebuild_is_due()) return;
   exchange(*world, "agreeing on the order of gradients",
            [&](Groups&) { reducer->rebuild_buckets(); });
