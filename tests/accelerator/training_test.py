@@ -15,10 +15,10 @@ from training_runs import (
     CLIPPING,
     OPTIMIZERS,
     assert_same_run,
-    clip,
     distance,
     load,
     result_of,
+    step_with_torch,
     train_with_accelerate,
 )
 
@@ -64,16 +64,8 @@ def train_with_torch(document: dict) -> dict:
                 loss = torch.nn.functional.cross_entropy(output.float(), y)
             losses.append(loss.item())
             scaler.scale(loss / max(total, 1)).backward()
-        scaler.unscale_(optimizer)
-        clip(document, network.parameters())
         rates.append(schedule.get_last_lr()[0])
-        before = scaler.get_scale()
-        scaler.step(optimizer)
-        scaler.update()
-        skipped.append(scaler.get_scale() < before)
-        if not skipped[-1]:
-            schedule.step()
-        optimizer.zero_grad()
+        skipped.append(step_with_torch(document, network, optimizer, schedule, scaler))
     return result_of(network, losses, rates, skipped, scaler.get_scale())
 
 

@@ -9,7 +9,7 @@ import torch
 from accelerate import PartialState
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
-from training_runs import clip, load, result_of, train_with_accelerate
+from training_runs import load, result_of, step_with_torch, train_with_accelerate
 
 
 def send_in_bf16(state, bucket):
@@ -36,16 +36,8 @@ def train_with_torch(document: dict) -> dict:
             loss = torch.nn.functional.cross_entropy(output.float(), y)
             losses.append(loss.item())
             scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            clip(document, network.parameters())
             rates.append(schedule.get_last_lr()[0])
-            before = scaler.get_scale()
-            scaler.step(optimizer)
-            scaler.update()
-            skipped.append(scaler.get_scale() < before)
-            if not skipped[-1]:
-                schedule.step()
-            optimizer.zero_grad()
+            skipped.append(step_with_torch(document, network, optimizer, schedule, scaler))
     return result_of(network, losses, rates, skipped, scaler.get_scale())
 
 

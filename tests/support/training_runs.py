@@ -88,6 +88,20 @@ def clip(document: dict, parameters):
         torch.nn.utils.clip_grad_value_(parameters, document["clip"]["value"])
 
 
+def step_with_torch(document: dict, network, optimizer, schedule, scaler) -> bool:
+    """Clips, steps and updates as a program of torch.amp does. Returns whether the step was skipped."""
+    scaler.unscale_(optimizer)
+    clip(document, network.parameters())
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    skipped = scaler.get_scale() < before
+    if not skipped:
+        schedule.step()
+    optimizer.zero_grad()
+    return skipped
+
+
 def result_of(network, losses, rates, skipped, scale=1.0) -> dict:
     return {
         "losses": losses,

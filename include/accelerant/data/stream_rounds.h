@@ -29,12 +29,22 @@ namespace accelerant::data::detail {
 [[noreturn]] void refuse_long_read(int64_t asked, int64_t got);
 // Bytes of its own for every tensor: the original is given away and may be changed.
 at::Tensor own_copy(const at::Tensor& tensor);
+template <class T>
+T own_copy_of(const T& value) {
+  if constexpr (UnderstoodNesting<T>) {
+    return map_tensors(value, [](const at::Tensor& tensor) { return own_copy(tensor); });
+  } else {
+    return value;
+  }
+}
 int64_t rows_of_first_tensor(const at::Tensor& tensor);
 
 // What rounds of samples and rounds of ready batches have in common.
-template <class D>
+template <class D, class Batch>
 class RoundReader {
  public:
+  using Job = typename Source<Batch>::Job;
+
   RoundReader(std::shared_ptr<D> dataset, const EpochRequest& request)
       : dataset_(std::move(dataset)),
         request_(request),
@@ -42,8 +52,24 @@ class RoundReader {
         part_(request.sharding.split_batches ? request.sharding.batch_size / processes_
                                              : request.sharding.batch_size),
         size_(size_of(*dataset_)) {}
+  virtual ~RoundReader() = default;
+
+  // The next job, or an empty one at the end.
+  Job next() {
+    if (!std::exchange(started_, true)) start();
+    if (jobs_.empty() && !at_end_) read_round();
+    if (jobs_.empty()) return {};
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    return job;
+  }
 
  protected:
+  // Goes to where the loop starts, and keeps what may have to complete its last round.
+  virtual void start() = 0;
+  // Adds the jobs of one round.
+  virtual void read_round() = 0;
+
   // Up to n more, fewer only at the end.
   auto read(int64_t n) {
     // Torch streams know their size but not how to end.
@@ -106,6 +132,7 @@ class RoundReader {
   int64_t position_ = 0;
   bool at_end_ = false;
   int64_t step_ = 0;
+  std::deque<Job> jobs_;
 
  private:
   template <class Read>
@@ -116,27 +143,17 @@ class RoundReader {
       return read.has_value() ? asked : 0;
     }
   }
+
+  bool started_ = false;
 };
 
 // A stream of samples, which become batches here.
 template <class D, class Collate, class Batch>
-class SampleRounds : RoundReader<D> {
+class SampleRounds : public RoundReader<D, Batch> {
  public:
-  using Job = typename Source<Batch>::Job;
-
   SampleRounds(std::shared_ptr<D> dataset, const Collate& collate_function,
                const EpochRequest& request)
-      : RoundReader<D>(std::move(dataset), request), collate_(collate_function) {}
-
-  // The next job, or an empty one at the end.
-  Job next() {
-    if (!std::exchange(started_, true)) start();
-    if (jobs_.empty() && !this->at_end_) read_round();
-    if (jobs_.empty()) return {};
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    return job;
-  }
+      : RoundReader<D, Batch>(std::move(dataset), request), collate_(collate_function) {}
 
  private:
   using Samples = StreamRead<D>;
@@ -145,7 +162,7 @@ class SampleRounds : RoundReader<D> {
 
   int64_t round() const { return this->part_ * this->processes_; }
 
-  void start() {
+  void start() override {
     if (this->completes_last_round() && can_copy) {
       head_wanted_ = round() - 1;
       if (this->size_) {
@@ -161,18 +178,12 @@ class SampleRounds : RoundReader<D> {
     if constexpr (can_copy) {
       for (const Sample& sample : samples) {
         if (static_cast<int64_t>(head_.size()) == head_wanted_) return;
-        // A collate function may change its samples in place.
-        if constexpr (UnderstoodNesting<Sample>) {
-          head_.push_back(
-              map_tensors(sample, [](const at::Tensor& tensor) { return own_copy(tensor); }));
-        } else {
-          head_.push_back(sample);
-        }
+        head_.push_back(own_copy_of(sample));
       }
     }
   }
 
-  void read_round() {
+  void read_round() override {
     const int64_t begin = this->position_;
     const int64_t rank = this->request_.sharding.rank;
     const bool whole =
@@ -227,8 +238,8 @@ class SampleRounds : RoundReader<D> {
       }
     }
     if (part.empty()) return;
-    jobs_.push_back([this, rank, real, step = this->step_, indices = std::move(indices),
-                     shared = std::make_shared<Samples>(std::move(part))]() -> Loaded<Batch> {
+    this->jobs_.push_back([this, rank, real, step = this->step_, indices = std::move(indices),
+                           shared = std::make_shared<Samples>(std::move(part))]() -> Loaded<Batch> {
       try {
         return {make_batch(collate_, std::move(*shared), indices), real, real, rank, step};
       } catch (...) {
@@ -238,31 +249,18 @@ class SampleRounds : RoundReader<D> {
   }
 
   const Collate& collate_;
-  bool started_ = false;
   int64_t head_wanted_ = 0;
   std::vector<Sample> head_;
-  std::deque<Job> jobs_;
 };
 
 // A stream of ready batches, which are dealt out as they are. What is missing in the last round are
 // the first batches.
 template <class D, class Collate, class Batch>
-class BatchRounds : RoundReader<D> {
+class BatchRounds : public RoundReader<D, Batch> {
  public:
-  using Job = typename Source<Batch>::Job;
-
   BatchRounds(std::shared_ptr<D> dataset, const Collate& collate_function,
               const EpochRequest& request)
-      : RoundReader<D>(std::move(dataset), request), collate_(collate_function) {}
-
-  Job next() {
-    if (!std::exchange(started_, true)) start();
-    if (jobs_.empty() && !this->at_end_) read_round();
-    if (jobs_.empty()) return {};
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    return job;
-  }
+      : RoundReader<D, Batch>(std::move(dataset), request), collate_(collate_function) {}
 
  private:
   using Ready = ReadyBatch<D>;
@@ -274,7 +272,7 @@ class BatchRounds : RoundReader<D> {
     int64_t first;  // its place in the stream
   };
 
-  void start() {
+  void start() override {
     if (this->completes_last_round() && can_copy) {
       // Rank r is never given more than batch r - 1 to complete a round, as there is one in it.
       head_wanted_ =
@@ -298,17 +296,10 @@ class BatchRounds : RoundReader<D> {
 
   void keep_head(const Ready& ready) {
     if (static_cast<int64_t>(head_.size()) >= head_wanted_) return;
-    if constexpr (can_copy) {
-      if constexpr (UnderstoodNesting<Ready>) {
-        head_.push_back(
-            map_tensors(ready, [](const at::Tensor& tensor) { return own_copy(tensor); }));
-      } else {
-        head_.push_back(ready);
-      }
-    }
+    if constexpr (can_copy) head_.push_back(own_copy_of(ready));
   }
 
-  void read_round() {
+  void read_round() override {
     const int64_t begin = this->position_;
     std::vector<Part> parts;
     int64_t real = 0;
@@ -368,8 +359,8 @@ class BatchRounds : RoundReader<D> {
   }
 
   void add_job(Part part, int64_t units, int64_t rows) {
-    jobs_.push_back([this, units, rows, step = this->step_,
-                     shared = std::make_shared<Part>(std::move(part))]() -> Loaded<Batch> {
+    this->jobs_.push_back([this, units, rows, step = this->step_,
+                           shared = std::make_shared<Part>(std::move(part))]() -> Loaded<Batch> {
       try {
         Loaded<Batch> loaded = [&]() -> Loaded<Batch> {
           if constexpr (std::same_as<Collate, DefaultCollate>) {
@@ -391,10 +382,8 @@ class BatchRounds : RoundReader<D> {
   }
 
   const Collate& collate_;
-  bool started_ = false;
   int64_t head_wanted_ = 0;
   std::vector<Ready> head_;
-  std::deque<Job> jobs_;
 };
 
 }  // namespace accelerant::data::detail
