@@ -1,0 +1,28 @@
+// Where a writer of a file format puts its bytes: a file, a buffer, a socket, a checksum.
+//
+//   class StringSink : public accelerant::format::ByteSink {
+//    public:
+//     void write(std::span<const std::byte> bytes) override {
+//       text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+//     }
+//     std::string text;
+//   };
+//
+// A writer borrows the sink for the time of one call, and gives it the bytes in order, in pieces of any
+// size. A sink that cannot go on throws; the exception passes through the writer.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace accelerant::format {
+
+class ByteSink {
+ public:
+  virtual ~ByteSink() = default;
+
+  // Takes all of `bytes`, which are only valid during the call.
+  virtual void write(std::span<const std::byte> bytes) = 0;
+};
+
+}  // namespace accelerant::format
