@@ -92,11 +92,11 @@ PlainTensor PlainTensor::contiguous(std::string dtype, std::vector<int64_t> shap
 void check_tensor(const PlainTensor& tensor, const std::string& where) {
   const TorchDtype& dtype = dtype_of(tensor, where);
   const auto fail = [&](const std::string& what, const std::string& expected) {
-    throw Error(ErrorDetails{
-        .problem = where + " " + what,
-        .expected = expected,
-        .got = "shape " + text_of(tensor.shape) + ", strides " + text_of(tensor.strides) +
-               ", offset " + std::to_string(tensor.storage_offset)});
+    throw Error(ErrorDetails{.problem = where + " " + what,
+                             .expected = expected,
+                             .got = "shape " + text_of(tensor.shape) + ", strides " +
+                                    text_of(tensor.strides) + ", offset " +
+                                    std::to_string(tensor.storage_offset)});
   };
   if (tensor.storage == nullptr) throw Error(ErrorDetails{.problem = where + " has no storage"});
   if (tensor.shape.size() > most_dimensions) {
@@ -112,7 +112,8 @@ void check_tensor(const PlainTensor& tensor, const std::string& where) {
                              .expected = "a floating-point or complex dtype",
                              .got = tensor.dtype});
   }
-  if (tensor.storage_offset < 0 || std::ranges::any_of(tensor.shape, [](auto n) { return n < 0; }) ||
+  if (tensor.storage_offset < 0 ||
+      std::ranges::any_of(tensor.shape, [](auto n) { return n < 0; }) ||
       std::ranges::any_of(tensor.strides, [](auto n) { return n < 0; })) {
     fail("has a negative size, stride or offset", "none of them");
   }

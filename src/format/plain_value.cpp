@@ -148,7 +148,8 @@ const PlainValue& PlainValue::at(std::string_view key) const {
     const std::string* const name = std::get_if<std::string>(&dict.items[i].key.content());
     if (i == most_names) names += ", ...";
     if (i == most_names) break;
-    names += (i > 0 ? ", " : "") + (name != nullptr ? "'" + *name + "'" : "a key that is no string");
+    names +=
+        (i > 0 ? ", " : "") + (name != nullptr ? "'" + *name + "'" : "a key that is no string");
   }
   throw Error(ErrorDetails{.problem = "a dict of plain data lacks a key",
                            .expected = "'" + std::string(key) + "'",

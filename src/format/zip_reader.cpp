@@ -192,17 +192,19 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
   at += name_size + extra_size + comment_size;
   if ((entry.flags & zip::flag_encrypted) != 0) fail("its record " + name + " is encrypted");
   if (entry.method != zip::method_stored || entry.packed_size != entry.size) {
-    throw Error(ErrorDetails{.problem = name_ + " has compressed records",
-                             .expected = "records as torch.save stores them",
-                             .got = name + " with compression method " + std::to_string(entry.method),
-                             .hint = "pack it again without compression (zip -0)"});
+    throw Error(
+        ErrorDetails{.problem = name_ + " has compressed records",
+                     .expected = "records as torch.save stores them",
+                     .got = name + " with compression method " + std::to_string(entry.method),
+                     .hint = "pack it again without compression (zip -0)"});
   }
 
   // The record's own header must agree, and its data must end before the directory begins.
   const auto outside = [&](uint64_t offset, uint64_t size) {
     return offset > directory.offset || size > directory.offset - offset;
   };
-  if (outside(entry.header_offset, zip::local_size)) fail("its record " + name + " lies outside of it");
+  if (outside(entry.header_offset, zip::local_size))
+    fail("its record " + name + " lies outside of it");
   const std::byte* const local = archive_.data() + entry.header_offset;
   const std::size_t local_name_size = u16(local + 26);
   const uint64_t header_size = zip::local_size + local_name_size + u16(local + 28);

@@ -73,10 +73,8 @@ void ZipWriter::add(std::string_view name, std::string_view text) {
 }
 
 void ZipWriter::add(std::string_view name, std::span<const std::byte> bytes) {
-  Entry entry{.name = folder_ + std::string(name),
-              .offset = written_,
-              .size = bytes.size(),
-              .checksum = 0};
+  Entry entry{
+      .name = folder_ + std::string(name), .offset = written_, .size = bytes.size(), .checksum = 0};
   std::string extra = zip64_extra(entry.size, entry.offset);
   extra += padding_extra(written_ + zip::local_size + entry.name.size() + extra.size());
   std::string header;

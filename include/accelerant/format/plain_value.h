@@ -77,12 +77,12 @@ struct PlainTensor {
   // The element type as safetensors spells it: BOOL, U8, I8, U16, I16, U32, I32, U64, I64, F16, BF16, F32,
   // F64, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, C64; and C32 and C128, which it lacks.
   std::string dtype = "F32";
-  std::vector<int64_t> shape = {};                       // empty: one element, no dimensions
-  std::vector<int64_t> strides = {};                     // as many as shape has; in elements
-  int64_t storage_offset = 0;                            // in elements
+  std::vector<int64_t> shape = {};                        // empty: one element, no dimensions
+  std::vector<int64_t> strides = {};                      // as many as shape has; in elements
+  int64_t storage_offset = 0;                             // in elements
   std::shared_ptr<const PlainStorage> storage = nullptr;  // never null in what a reader returns
-  bool requires_grad = false;                            // of the tensor, or of the Parameter it is in
-  bool is_parameter = false;                             // a torch.nn.Parameter
+  bool requires_grad = false;  // of the tensor, or of the Parameter it is in
+  bool is_parameter = false;   // a torch.nn.Parameter
 
   // A tensor over the whole of a storage, in row-major order.
   static PlainTensor contiguous(std::string dtype, std::vector<int64_t> shape,
