@@ -87,7 +87,7 @@ class Describer:
         if is_new:
             result["bytes"] = storage_bytes(storage).hex()
         if value.numel() < 10_000:
-            flat = value.detach().contiguous().view(-1)
+            flat = value.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
             result["elements"] = bytes(flat.view(torch.uint8).tolist()).hex() if flat.numel() else ""
         return result
 
