@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <mutex>
@@ -66,6 +67,8 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment, milliseconds timeout) {
+  // Nobody to meet: a process alone needs no port, and may have been started without one.
+  if (environment.num_processes == 1) return c10::make_intrusive<c10d::HashStore>();
   // Never destroyed: other processes may still need the one that is served from here when the last
   // World of this process is gone, and nothing is lost by closing it with the process.
   static std::mutex mutex;
