@@ -1,6 +1,7 @@
 // Process groups and a data-parallel model of a single process: all that can be seen of NCCL on a machine
 // with one GPU, and the way to try a program out before it gets more.
 #include "accelerator/processes/training.h"
+#include "support/count_exchanges.h"
 
 namespace processes_test {
 namespace {
@@ -18,7 +19,12 @@ Run alone_with(Backend backend) {
 // One Accelerator after another, each with groups of its own, and exchanges besides the training. That the
 // process ends with 0 afterwards is what a RANK_TEST demands of its ranks.
 void live_through_groups(Backend backend) {
-  for (int life = 0; life < 2; ++life) expect_same_as_one_process(alone_with(backend), mlp);
+  for (int life = 0; life < 2; ++life) {
+    const CountExchanges counted;
+    const Run run = alone_with(backend);
+    expect_same_as_one_process(run, mlp);
+    EXPECT_GE(counted.calls_of("allreduce_"), run.steps) << "the model is not data-parallel";
+  }
 
   Accelerator accelerator(alone_with(backend).options);
   ASSERT_TRUE(accelerator.world().is_connected());
