@@ -1,0 +1,45 @@
+// Folders and files, by POSIX calls only: programs that link libtorch link this too, and CUDA builds of libtorch
+// export parts of an older std::filesystem.
+//
+// What fails throws an Error that names the path and the system's reason.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace accelerant {
+
+// "problem: got <the system's reason>; <what to do about it, where that is known>".
+[[noreturn]] void throw_system_error(const std::string& problem, int error_number);
+
+bool path_exists(const std::string& path);
+bool is_folder(const std::string& path);
+
+// "a/b": a path in a folder.
+std::string join_path(const std::string& folder, const std::string& name);
+
+// The part before the last slash, "." or "/" where there is none; and the part behind it.
+std::string folder_of(const std::string& path);
+std::string name_of(const std::string& path);
+
+// The names in a folder, without "." and "..", in alphabetical order.
+std::vector<std::string> entries_of(const std::string& folder);
+
+// With all folders above it. One that is there already is fine.
+void make_folders(const std::string& path);
+
+// Atomic; what has the new name already is replaced, but a folder must be empty for that.
+void rename_path(const std::string& from, const std::string& to);
+
+// What is not there is fine.
+void remove_file(const std::string& path);
+void remove_tree(const std::string& path);
+
+// Makes what was created, renamed and removed in the folder survive a crash of the machine.
+void sync_folder(const std::string& path);
+
+// The whole file. One above `limit` bytes is an Error, before it is read.
+std::string read_file(const std::string& path, std::size_t limit);
+
+}  // namespace accelerant
