@@ -22,6 +22,8 @@
 #include "accelerant/amp/overflow_report.h"
 #include "accelerant/amp/step_result.h"
 #include "accelerant/amp/unscale.h"
+#include "accelerant/checkpoint/load_model.h"
+#include "accelerant/checkpoint/save_model.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/error_report.h"
 #include "accelerant/core/failpoint.h"
