@@ -62,13 +62,10 @@ void FileWriter::put(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto piece = bytes.first(std::min(bytes.size(), kPieceSize));
     failpoint("checkpoint.write");
-    const ssize_t done = ::write(file_.get(), piece.data(), piece.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) throw_system_error(path_ + " cannot be written", errno);
-    const auto count = static_cast<std::size_t>(done);
-    XXH3_64bits_update(checksum_->state, piece.data(), count);
-    size_ += count;
-    bytes = bytes.subspan(count);
+    write_all(file_.get(), piece, path_);
+    XXH3_64bits_update(checksum_->state, piece.data(), piece.size());
+    size_ += piece.size();
+    bytes = bytes.subspan(piece.size());
   }
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ void remove_tree(const std::string& path);
 
 // Makes what was created, renamed and removed in the folder survive a crash of the machine.
 void sync_folder(const std::string& path);
+
+// All bytes, to an open file; `path` is for the Error.
+void write_all(int descriptor, std::span<const std::byte> bytes, const std::string& path);
 
 // The whole file. One above `limit` bytes is an Error, before it is read.
 std::string read_file(const std::string& path, std::size_t limit);
