@@ -17,6 +17,7 @@ nlohmann::json replay_training(const nlohmann::json& document);
 nlohmann::json replay_autocast(const nlohmann::json& document);
 nlohmann::json replay_schedule(const nlohmann::json& document);
 nlohmann::json replay_sharding(const nlohmann::json& document);
+nlohmann::json replay_torch_archive(const nlohmann::json& document);
 nlohmann::json replay_utilities(const nlohmann::json& document);
 
 }  // namespace replay
