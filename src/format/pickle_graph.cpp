@@ -135,7 +135,7 @@ std::string name_of(const Node& node) {
 // A value takes one byte of pickle at least, so data that share nothing always fit.
 constexpr uint64_t most_bytes_for_one = 512;
 static_assert(most_bytes_for_one > 2 * sizeof(PlainValue));
-constexpr uint64_t free_bytes = uint64_t{64} << 20;
+constexpr uint64_t free_bytes = uint64_t{16} << 20;
 
 ExpansionBudget::ExpansionBudget(uint64_t pickle_bytes)
     : left_(most_bytes_for_one * pickle_bytes + free_bytes) {}

@@ -280,6 +280,10 @@ void Pickler::save(const PlainTensor& tensor) {
 void Pickler::save_tensor_data(const PlainTensor& tensor, bool requires_grad) {
   const TorchDtype& dtype = *find_dtype(tensor.dtype);
   const bool is_typed = !dtype.storage.empty();
+  if (!is_typed && requires_grad) {
+    refuse("has a tensor that torch.load cannot read", "one that does not require a gradient",
+           "one of " + tensor.dtype + " that does", "make it a parameter");
+  }
   global("torch._utils", is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
   put(Opcode::mark);
   save_storage(tensor, dtype);

@@ -70,6 +70,7 @@ void expect_python_state(const ZipReader& archive, const std::string& name) {
         .expected = "a file of torch.save of Python",
         .hint = "read it with torch::jit::load or torch::load of libtorch"});
   }
+  archive.expect_stored();
   if (const ZipRecord* const order = archive.find("byteorder")) {
     archive.verify(*order, "byteorder");
     const std::string_view text = text_of(order->bytes);

@@ -79,6 +79,14 @@ const ZipRecord* ZipReader::find(std::string_view record) const {
   return found == records_.end() ? nullptr : &found->second;
 }
 
+void ZipReader::expect_stored() const {
+  if (compressed_.empty()) return;
+  throw Error(ErrorDetails{.problem = name_ + " has compressed records",
+                           .expected = "records as torch.save stores them",
+                           .got = compressed_,
+                           .hint = "pack it again without compression (zip -0)"});
+}
+
 bool ZipReader::has_folder(std::string_view folder) const {
   const std::string prefix = folder_ + std::string(folder);
   return std::ranges::any_of(records_,
@@ -191,12 +199,12 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
   }
   at += name_size + extra_size + comment_size;
   if ((entry.flags & zip::flag_encrypted) != 0) fail("its record " + name + " is encrypted");
-  if (entry.method != zip::method_stored || entry.packed_size != entry.size) {
-    throw Error(
-        ErrorDetails{.problem = name_ + " has compressed records",
-                     .expected = "records as torch.save stores them",
-                     .got = name + " with compression method " + std::to_string(entry.method),
-                     .hint = "pack it again without compression (zip -0)"});
+  if (entry.method != zip::method_stored) {
+    if (compressed_.empty()) {
+      compressed_ = name + " with compression method " + std::to_string(entry.method);
+    }
+  } else if (entry.packed_size != entry.size) {
+    fail("its record " + name + " has two sizes");
   }
 
   // The record's own header must agree, and its data must end before the directory begins.
@@ -209,7 +217,7 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
   const std::size_t local_name_size = u16(local + 26);
   const uint64_t header_size = zip::local_size + local_name_size + u16(local + 28);
   if (outside(entry.header_offset, header_size) ||
-      outside(entry.header_offset + header_size, entry.size)) {
+      outside(entry.header_offset + header_size, entry.packed_size)) {
     fail("its record " + name + " lies outside of it");
   }
   if (u32(local) != zip::local_signature || u16(local + 8) != entry.method ||
@@ -218,9 +226,10 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
     fail("its record " + name + " is not what the directory says");
   }
   const uint64_t begin = entry.header_offset + header_size;
-  const ZipRecord record{.bytes = archive_.subspan(begin, entry.size), .checksum = entry.checksum};
+  const ZipRecord record{.bytes = archive_.subspan(begin, entry.packed_size),
+                         .checksum = entry.checksum};
   if (!records_.emplace(name, record).second) fail("it has two records " + name);
-  return {.begin = entry.header_offset, .end = begin + entry.size};
+  return {.begin = entry.header_offset, .end = begin + entry.packed_size};
 }
 
 }  // namespace accelerant::format

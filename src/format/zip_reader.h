@@ -1,4 +1,5 @@
-// The records of a zip archive as torch writes it: stored, not compressed.
+// The records of a zip archive as torch writes it: stored, not compressed. (Only the code of TorchScript
+// archives is compressed; such records can be listed, but not read.)
 //
 // The list of records is checked as a whole when it is opened: every record lies inside the file, says
 // the same in its own header as in the list, and overlaps no other. So all that follows may trust it.
@@ -30,6 +31,9 @@ class ZipReader {
   // A record of the archive's folder, such as "data.pkl"; nullptr if there is none.
   const ZipRecord* find(std::string_view record) const;
 
+  // An Error if a record is compressed; its bytes mean nothing then.
+  void expect_stored() const;
+
   // True if there is a record whose name begins with `folder`, such as "code/".
   bool has_folder(std::string_view folder) const;
 
@@ -52,7 +56,8 @@ class ZipReader {
 
   std::span<const std::byte> archive_;
   std::string name_;
-  std::string folder_;  // with the '/'
+  std::string folder_;      // with the '/'
+  std::string compressed_;  // the first compressed record and its method, if there is one
   std::unordered_map<std::string, ZipRecord> records_;
 };
 

@@ -223,6 +223,9 @@ TEST(TorchArchive, WritesNothingOfAValueThatCannotBeRead) {
       contains(refusal(PlainTensor{.shape = {3}, .strides = {1}, .storage = storage_of("abcd")}),
                "reaches out"));
   EXPECT_TRUE(contains(refusal(PlainTensor{.storage = storage_of("abcde")}), "no multiple"));
+  PlainTensor leaf = PlainTensor::contiguous("F8_E4M3", {4}, storage_of("abcd"));
+  leaf.requires_grad = true;
+  EXPECT_TRUE(contains(refusal(leaf), "torch.load cannot read"));
   const auto shared = storage_of("abcd");
   EXPECT_TRUE(contains(refusal(PlainList{PlainTensor::contiguous("F32", {1}, shared),
                                          PlainTensor::contiguous("I32", {1}, shared)}),

@@ -20,6 +20,7 @@
 #include "values.h"
 
 namespace replay {
+namespace torch_archive {  // one unit with other topics: its names stay apart from theirs
 namespace {
 
 using nlohmann::json;
@@ -71,7 +72,13 @@ class Describer {
   json operator()(const PlainDtype& dtype) { return {{"dtype", dtype.name}}; }
   json operator()(const PlainDevice& device) { return {{"device", device.name}}; }
   json operator()(const PlainTensor& tensor) {
-    const auto [known, is_new] = storages_.try_emplace(tensor.storage.get(), storages_.size());
+    json number = nullptr;
+    bool is_new = false;
+    if (tensor.storage->size() > 0) {  // torch.load does not keep empty storages shared
+      const auto [known, inserted] = storages_.try_emplace(tensor.storage.get(), storages_.size());
+      number = known->second;
+      is_new = inserted;
+    }
     std::vector<std::byte> buffer;
     json result = {{"dtype", tensor.dtype},
                    {"shape", tensor.shape},
@@ -79,7 +86,7 @@ class Describer {
                    {"offset", tensor.storage_offset},
                    {"requires_grad", tensor.requires_grad},
                    {"parameter", tensor.is_parameter},
-                   {"storage", known->second},
+                   {"storage", number},
                    {"location", tensor.storage->location()}};
     if (is_new) result["bytes"] = hex(tensor.storage->bytes());
     // Damaged files may have tensors that are huge by strides of 0.
@@ -178,9 +185,10 @@ json run(const json& document) {
 }
 
 }  // namespace
+}  // namespace torch_archive
 
-json replay_torch_archive(const json& document) {
-  return result_or_error([&] { return run(document); });
+nlohmann::json replay_torch_archive(const nlohmann::json& document) {
+  return result_or_error([&] { return torch_archive::run(document); });
 }
 
 }  // namespace replay
