@@ -121,7 +121,7 @@ FoundCheckpoint find_newest_valid(const std::string& folder,
     Verification found = verify(one.path, Check::checksums);
     if (found.is_valid()) return {one.number, one.path, std::move(found.manifest)};
     const std::string text = described(one.path, found.problems);
-    report(text);
+    if (report) report(text);
     refused += "\n" + text;
   }
   throw Error(ErrorDetails{

@@ -57,7 +57,7 @@ std::vector<std::string> prune(const std::string& folder, std::int64_t keep);
 
 // The newest whose manifest and checksums are right, after a look at every byte of it. `report` is called with a
 // text for each newer one that was refused: its path and all that is wrong with it. Where none is left, an Error
-// lists them all.
+// lists them all. An empty `report` is fine.
 FoundCheckpoint find_newest_valid(const std::string& folder,
                                   const std::function<void(const std::string&)>& report);
 
