@@ -12,19 +12,11 @@
 #include <string>
 
 #include "accelerant/format/byte_sink.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/file_record.h"
 #include "core/fd.h"
 
 namespace accelerant::checkpoint {
-
-// What a manifest says about a file.
-struct FileRecord {
-  std::uint64_t size = 0;  // bytes
-  std::uint64_t xxh3 = 0;  // XXH3 with 64 bits over all bytes
-
-  bool operator==(const FileRecord&) const = default;
-};
-
-struct Checksum;
 
 class FileWriter final : public format::ByteSink {
  public:
@@ -34,6 +26,7 @@ class FileWriter final : public format::ByteSink {
   // A file that was not finished stays as it is: it lies in a folder that does not count.
   ~FileWriter() override;
 
+  // After an Error the file takes nothing more, nor can it be finished: it would lack what was in between.
   void write(std::span<const std::byte> bytes) override;
 
   // Writes what is left, waits for the disk and closes the file.
@@ -42,16 +35,14 @@ class FileWriter final : public format::ByteSink {
  private:
   void flush();
   void put(std::span<const std::byte> bytes);
+  std::size_t put_piece(std::span<const std::byte> bytes);
 
   std::string path_;
   Fd file_;
   std::unique_ptr<std::byte[]> buffer_;
   std::size_t buffered_ = 0;
   std::uint64_t size_ = 0;
-  std::unique_ptr<Checksum> checksum_;
+  Checksum checksum_;
 };
-
-// Of a file that is there.
-FileRecord record_of(const std::string& path);
 
 }  // namespace accelerant::checkpoint

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <memory>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "core/fd.h"
 
 namespace accelerant {
@@ -32,8 +32,16 @@ std::string hint_for(int error_number) {
   }
 }
 
-int remove_entry(const char* path, const struct stat*, int, FTW*) {
-  return std::remove(path) == 0 || errno == ENOENT ? 0 : -1;
+// Whether there is a folder now that was not there before.
+bool try_make_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) == 0) return true;
+  if (errno != EEXIST) throw_system_error("The folder " + path + " cannot be made", errno);
+  return false;
+}
+
+bool is_real_folder(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
 }  // namespace
@@ -48,9 +56,20 @@ bool path_exists(const std::string& path) {
   return ::lstat(path.c_str(), &status) == 0;
 }
 
+bool is_link(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+}
+
 bool is_folder(const std::string& path) {
   struct stat status = {};
   return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+std::optional<std::uint64_t> size_of_file(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  return static_cast<std::uint64_t>(status.st_size);
 }
 
 std::string join_path(const std::string& folder, const std::string& name) {
@@ -94,18 +113,30 @@ std::vector<std::string> entries_of(const std::string& folder) {
 void make_folders(const std::string& path) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string folder = path.substr(0, end);
-    if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
-      throw_system_error("The folder " + folder + " cannot be made", errno);
-    }
+    if (try_make_folder(folder)) sync_folder(folder_of(folder));
     if (end == std::string::npos) break;
   }
   if (!is_folder(path)) throw_system_error("The folder " + path + " cannot be made", ENOTDIR);
+}
+
+void make_folder(const std::string& path) {
+  if (!try_make_folder(path)) {
+    throw_system_error("The folder " + path + " cannot be made", EEXIST);
+  }
 }
 
 void rename_path(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) {
     throw_system_error(from + " cannot be renamed to " + to, errno);
   }
+}
+
+bool exchange_paths(const std::string& one, const std::string& other) {
+  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) {
+    return true;
+  }
+  if (errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP) return false;
+  throw_system_error(one + " and " + other + " cannot be exchanged", errno);
 }
 
 void remove_file(const std::string& path) {
@@ -115,9 +146,13 @@ void remove_file(const std::string& path) {
 }
 
 void remove_tree(const std::string& path) {
-  constexpr int kOpenFolders = 16;
-  if (::nftw(path.c_str(), remove_entry, kOpenFolders, FTW_DEPTH | FTW_PHYS) != 0 &&
-      errno != ENOENT) {
+  failpoint("files.remove_entry");
+  if (!is_real_folder(path)) {
+    remove_file(path);
+    return;
+  }
+  for (const std::string& name : entries_of(path)) remove_tree(join_path(path, name));
+  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) {
     throw_system_error(path + " cannot be removed", errno);
   }
 }
@@ -125,7 +160,7 @@ void remove_tree(const std::string& path) {
 void sync_folder(const std::string& path) {
   const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some file systems cannot sync folders and say EINVAL; there is nothing to be done about that.
-  if (!folder.is_open() || (::fsync(folder.get()) != 0 && errno != EINVAL)) {
+  if (!folder.is_open() || (!sync_fd(folder.get()) && errno != EINVAL)) {
     throw_system_error("The folder " + path + " cannot be synced", errno);
   }
 }
@@ -139,15 +174,24 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const std::stri
   }
 }
 
+bool sync_fd(int fd) {
+  int result = 0;
+  do {
+    result = ::fsync(fd);
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
 std::string read_file(const std::string& path, std::size_t limit) {
   const auto refuse = [&](int error_number) {
     throw_system_error(path + " cannot be read", error_number);
   };
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without O_NONBLOCK, opening a pipe waits for a writer.
+  const Fd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!file.is_open()) refuse(errno);
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) refuse(errno);
-  if (S_ISDIR(status.st_mode)) refuse(EISDIR);
+  if (!S_ISREG(status.st_mode)) refuse(S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
   if (static_cast<std::size_t>(status.st_size) > limit) refuse(EFBIG);
   std::string text(static_cast<std::size_t>(status.st_size), '\0');
   std::size_t done = 0;
