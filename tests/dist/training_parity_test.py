@@ -120,7 +120,8 @@ def test_uneven_inputs_like_torch(
         schedule=False, warmup_steps=0,
         join={"batches": batches, "divide_by_initial_world_size": divide_by_initial_world_size},
     )
-    got = assert_same_runs(ours, python, document, 1e-6)
+    # SGD gives the same bits; libtorch's AdamW rounds in another order than Python's.
+    got = assert_same_runs(ours, python, document, 1e-6 if optimizer["kind"] == "sgd" else 5e-6)
     assert len(got[0]["losses"]) != len(got[1]["losses"])
     # At the end of a join all have the model of a rank that ended last, buffers too.
     assert got[0]["buffers"] == got[1]["buffers"]
