@@ -105,6 +105,21 @@ void all_reduce(const World& world, Channel channel, const char* name, at::Tenso
   });
 }
 
+void all_reduce_pack(const World& world, const char* name, const std::vector<at::Tensor>& tensors,
+                     const Pack& pack, Reduction reduction) {
+  std::vector<at::Tensor> flat(tensors.size());
+  for (const std::size_t i : pack) flat[i] = tensors[i].view({-1});
+  const at::Tensor buffer = joined(flat, pack);
+  all_reduce(world, Channel::data, name, buffer, reduction);
+  if (pack.size() == 1) return;  // in place
+  int64_t begin = 0;
+  for (const std::size_t i : pack) {
+    const int64_t end = begin + flat[i].numel();
+    flat[i].copy_(buffer.slice(0, begin, end));
+    begin = end;
+  }
+}
+
 void broadcast_tensor(const World& world, Channel channel, const char* name, at::Tensor tensor,
                       int64_t from_process) {
   exchange(world, name, [&](Groups& groups) {
