@@ -12,8 +12,6 @@
 namespace accelerant::cli {
 namespace {
 
-constexpr int kUsageError = 2;
-
 struct Arguments {
   launch::LaunchOptions options = {};
   std::string num_processes = {};
@@ -172,7 +170,7 @@ int launch_command(int argc, char** argv) {
     app->parse(argc, argv);
     options.command = command_in(*app);
   } catch (const CLI::ParseError& error) {
-    return app->exit(error) == 0 ? 0 : kUsageError;
+    return exit_code_of(*app, error);
   }
   complete_from_environment(options);
   options.monitor_interval = std::chrono::duration<double>(arguments.monitor_interval);
