@@ -99,7 +99,8 @@ void add_output(CLI::App& app, Arguments& arguments) {
   auto& options = arguments.options;
   app.add_option(both_spellings("--log-dir"), options.log_dir,
                  "Folder for log files: FOLDER/RUN/attempt_<n>/<rank>/{stdout,stderr}.log and "
-                 "error.json. Default: none")
+                 "error.json; nothing is overwritten, a second run of the same name has RUN_2. "
+                 "Default: none")
       ->option_text("FOLDER")
       ->group(group);
   app.add_option("--tee", options.tee,

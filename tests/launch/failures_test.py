@@ -175,7 +175,7 @@ def test_torchrun_reads_our_error_files(tmp_path):
 
 def test_ranks_that_ignore_the_signal_are_killed(tmp_path):
     result = launch(["--num-processes", 2, "--grace", 0.2], shell(f"""
-        if [ $RANK = 0 ]; then while [ ! -e {tmp_path}/1.pid ]; do sleep 0.01; done; exit 7; fi
+        if [ $RANK = 0 ]; then while [ ! -s {tmp_path}/1.pid ]; do sleep 0.01; done; exit 7; fi
         trap '' TERM; echo $$ > {tmp_path}/1.pid; while :; do sleep 0.05; done"""))
     assert result.code == 7
     assert not is_running(numbers_in(tmp_path, 1)[0])
@@ -267,7 +267,7 @@ def test_nothing_survives_a_killed_launcher(tmp_path):
 def test_children_of_a_failed_rank_are_stopped(tmp_path):
     result = launch(["--num-processes", 2], shell(f"""
         sh -c 'echo $$ > {tmp_path}/'$RANK'.child.pid; while :; do sleep 0.05; done' &
-        while [ $(ls {tmp_path} | wc -l) -lt 2 ]; do sleep 0.01; done
+        while [ ! -s {tmp_path}/0.child.pid ] || [ ! -s {tmp_path}/1.child.pid ]; do sleep 0.01; done
         [ $RANK = 0 ] && exit 1
         wait"""))
     assert result.code == 1

@@ -250,6 +250,7 @@ def test_a_reader_that_does_not_read_does_not_hold_up_signals(tmp_path):
                      shell(f"echo $$ > {tmp_path}/$RANK.pid; yes"), stdout=writer)
     os.close(writer)
     pids = numbers_in(tmp_path, 2)
+    assert select.select([reader], [], [], DEADLINE)[0]  # the ranks have begun to write
     launcher.terminate()
     wait_for(lambda: not [pid for pid in pids if is_running(pid)], "the end of the ranks")
     with os.fdopen(reader, "rb") as rest:

@@ -85,8 +85,8 @@ struct LaunchOptions {
   // How often to look for ended ranks, besides being told at once by the kernel. Default: 0.1 s.
   std::chrono::duration<double> monitor_interval = std::chrono::milliseconds(100);
 
-  // When ranks still run so long after another has ended with exit code 0, which is mostly a sign
-  // that they wait for it in vain, this is said once in each attempt. None: never. Default: 10 s.
+  // When ranks of this machine still run so long after another of them has ended with exit code 0,
+  // this is said once in each attempt: often they wait for it in vain. None: never. Default: 10 s.
   std::optional<std::chrono::duration<double>> notice_after = std::chrono::seconds(10);
 
   // --- output ---
