@@ -151,38 +151,41 @@ void await_all(c10d::Store& store, const std::string& stage, const Environment& 
     return missing;
   };
 
+  // Asks again and again: of a wait that ends by its time c10d would log warnings of its own.
   const auto begin = std::chrono::steady_clock::now();
-  const auto waited = [&] {
-    return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
-  };
-  for (milliseconds reminder = first_reminder;; reminder *= 2) {
-    const milliseconds left = std::min(reminder, timeout) - waited();
-    try {
-      return store.wait(keys, std::max(left, milliseconds(1)));
-    } catch (const std::exception& error) {
-      const std::vector<int64_t> missing = missing_ranks();
-      if (missing.empty()) return;                        // the last came just now
-      if (waited() < std::min(reminder, timeout)) throw;  // not for the time
-      if (waited() >= timeout) {
-        throw Error(ErrorDetails{
-            .problem = "Not all processes have come",
-            .expected =
-                c10::str(environment.num_processes, " processes within ", seconds_text(timeout)),
-            .got = ranks_text(missing) + " missing",
-            .hint = "look at the output of those processes; WORLD_SIZE must be the number that is "
-                    "started"});
-      }
-      // One says it for all: the first that is there, before whom all are missing.
-      const auto before = static_cast<size_t>(environment.process_index);
-      if (missing.size() >= before &&
-          (before == 0 || missing[before - 1] == environment.process_index - 1)) {
-        log(LogLevel::warning,
-            c10::str(ranks_text(missing), missing.size() == 1 ? " has" : " have",
-                     " not come yet, after ", seconds_text(reminder), "; waiting up to ",
-                     seconds_text(timeout), " (join_timeout). Look whether ",
-                     missing.size() == 1 ? "it has ended" : "they have ended"));
-      }
+  milliseconds reminder = first_reminder;
+  milliseconds pause(2);
+  while (!store.check(keys)) {
+    const auto waited =
+        std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+    if (waited < std::min(reminder, timeout)) {
+      std::this_thread::sleep_for(std::min(pause, std::min(reminder, timeout) - waited));
+      pause = std::min(pause + pause / 2, milliseconds(200));
+      continue;
     }
+    const std::vector<int64_t> missing = missing_ranks();
+    if (missing.empty()) return;  // the last came just now
+    if (waited >= timeout) {
+      throw Error(ErrorDetails{
+          .problem = "Not all processes have come",
+          .expected =
+              c10::str(environment.num_processes, " processes within ", seconds_text(timeout)),
+          .got = ranks_text(missing) + " missing",
+          .hint = "look at the output of those processes; WORLD_SIZE must be the number that is "
+                  "started"});
+    }
+    // One says it for all: the first that is there, before whom all are missing.
+    const auto before = static_cast<size_t>(environment.process_index);
+    const bool is_first = before == 0 || (missing.size() >= before &&
+                                          missing[before - 1] == environment.process_index - 1);
+    if (is_first) {
+      log(LogLevel::warning,
+          c10::str(ranks_text(missing), missing.size() == 1 ? " has" : " have",
+                   " not come yet, after ", seconds_text(reminder), "; waiting up to ",
+                   seconds_text(timeout), " (join_timeout). Look whether ",
+                   missing.size() == 1 ? "it has ended" : "they have ended"));
+    }
+    reminder *= 2;
   }
 }
 

@@ -65,14 +65,15 @@ TEST(Rendezvous, TheMissingAreNamedWhileWaitingAndAtTheEnd) {
                        "1, 2, 4 and 5 missing"));
   EXPECT_EQ(logged.texts(), std::vector<std::string>{}) << "rank 0 says it";
   const std::string error = whole_error_of(
-      [&] { await_all(*store, "joined", rank_of(0, 6), milliseconds(700), milliseconds(100)); });
+      [&] { await_all(*store, "joined", rank_of(0, 6), milliseconds(2000), milliseconds(100)); });
   EXPECT_TRUE(contains(error, "got ranks 1, 2, 4 and 5 missing"));
   const auto texts = logged.texts();
-  ASSERT_EQ(texts.size(), 3U);  // at 0.1, 0.2 and 0.4 s
+  ASSERT_GE(texts.size(), 2U);
+  EXPECT_LE(texts.size(), 5U);  // at 0.1, 0.2, 0.4, 0.8 and 1.6 s
   EXPECT_TRUE(contains(texts[0],
-                       "ranks 1, 2, 4 and 5 have not come yet, after 0.1 s; waiting up to 0.7 s "
+                       "ranks 1, 2, 4 and 5 have not come yet, after 0.1 s; waiting up to 2 s "
                        "(join_timeout)"));
-  EXPECT_TRUE(contains(texts[2], "after 0.4 s"));
+  EXPECT_TRUE(contains(texts[1], "after 0.2 s"));
 }
 
 TEST(Rendezvous, TheFirstThatIsThereSpeaks) {
