@@ -73,7 +73,7 @@ void RankStream::show_line() {
   // Bars often begin with the carriage return; alone it shows nothing.
   if (line_ != "\r") {
     console_->begin_line();
-    console_->add(prefix_);
+    if (!line_.starts_with(prefix_)) console_->add(prefix_);  // messages of the library have it
     console_->add(line_);
   }
   line_.clear();

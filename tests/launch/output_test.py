@@ -20,6 +20,12 @@ def test_lines_have_their_rank():
     assert len(result.err_lines) == 2
 
 
+def test_lines_that_name_their_rank_do_not_get_it_twice():
+    result = launch(["--num-processes", 2], shell("echo \"[rank $RANK] terminated\"; echo '[rank 7] other'"))
+    assert sorted(result.out_lines) == ["[rank 0] [rank 7] other", "[rank 0] terminated",
+                                        "[rank 1] [rank 7] other", "[rank 1] terminated"]
+
+
 def test_unfinished_lines_are_shown_at_the_end():
     result = launch(["--num-processes", 2], shell("printf 'no end'; printf 'nor here' >&2"))
     assert sorted(result.out_lines) == ["[rank 0] no end", "[rank 1] no end"]
