@@ -59,6 +59,7 @@
 #include "accelerant/format/safetensors_writer.h"
 #include "accelerant/format/shard_index.h"
 #include "accelerant/format/shard_split.h"
+#include "accelerant/format/sharded_safetensors.h"
 #include "accelerant/format/tensor_info.h"
 #include "accelerant/launch/debug_launcher.h"
 #include "accelerant/launch/launcher.h"
