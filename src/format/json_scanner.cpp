@@ -185,21 +185,24 @@ void JsonScanner::number() {
     while (!at_end() && is_digit(text_[position_])) ++position_;
     if (position_ == first) fail("expected a digit");
   };
-  const auto take = [&](std::string_view any_of) {
-    const bool found = !at_end() && any_of.find(text_[position_]) != std::string_view::npos;
+  const auto take = [&](char wanted) {
+    const bool found = !at_end() && text_[position_] == wanted;
     if (found) ++position_;
     return found;
   };
-  take("-");
-  if (take("0")) {
+  take('-');
+  if (take('0')) {
     if (!at_end() && is_digit(text_[position_])) fail("a number begins with 0");
   } else {
     digits();
   }
   bool is_whole = true;
-  if (take(".")) digits(), is_whole = false;
-  if (take("eE")) {
-    take("+-");
+  if (take('.')) {
+    digits();
+    is_whole = false;
+  }
+  if (take('e') || take('E')) {
+    if (!take('+')) take('-');
     digits();
     is_whole = false;
   }
