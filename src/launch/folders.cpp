@@ -42,6 +42,12 @@ void make_folders(const std::string& path) {
   if (::access(path.c_str(), W_OK | X_OK) != 0) refuse(path, errno);
 }
 
+bool make_new_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) == 0) return true;
+  if (errno != EEXIST) refuse(path, errno);
+  return false;
+}
+
 std::string make_temporary_folder() {
   const char* root = std::getenv("TMPDIR");
   std::string path = std::string(root == nullptr || *root == '\0' ? "/tmp" : root);
