@@ -10,6 +10,7 @@ nlohmann::json replay_accumulate(const nlohmann::json& document);
 nlohmann::json replay_collectives(const nlohmann::json& document);
 nlohmann::json replay_scaler(const nlohmann::json& document);
 nlohmann::json replay_processes(const nlohmann::json& document);
+nlohmann::json replay_optimizer_state(const nlohmann::json& document);
 nlohmann::json replay_readers(const nlohmann::json& document);
 nlohmann::json replay_training(const nlohmann::json& document);
 nlohmann::json replay_autocast(const nlohmann::json& document);
