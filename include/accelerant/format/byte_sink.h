@@ -1,4 +1,4 @@
-// Where a writer of a file format puts its bytes: a file, a buffer, a socket, a checksum.
+// Where the writer of a file format puts its bytes: a file, memory, a checksum.
 //
 //   class StringSink : public accelerant::format::ByteSink {
 //    public:
@@ -21,8 +21,13 @@ class ByteSink {
  public:
   virtual ~ByteSink() = default;
 
-  // Takes all of `bytes`, which are only valid during the call.
+  // Takes all of the bytes, which are only valid during the call.
   virtual void write(std::span<const std::byte> bytes) = 0;
+
+ protected:
+  ByteSink() = default;
+  ByteSink(const ByteSink&) = default;
+  ByteSink& operator=(const ByteSink&) = default;
 };
 
 }  // namespace accelerant::format
