@@ -21,8 +21,6 @@
 namespace accelerant::cli {
 namespace {
 
-constexpr int kUsageError = 2;
-
 // Variables whose names begin so change how programs run.
 constexpr const char* kPrefixes[] = {"ACCELERANT_", "ACCELERATE_", "MASTER_", "NCCL_",
                                      "TORCH",       "GLOO_",       "OMP_",    "OMPI_COMM_WORLD_",
@@ -108,7 +106,7 @@ int env_command(int argc, char** argv) {
   try {
     app->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app->exit(error) == 0 ? 0 : kUsageError;
+    return exit_code_of(*app, error);
   }
   std::puts("Copy the text below into your bug report\n");
   std::printf("- Accelerant version: %s\n", ACCELERANT_VERSION);

@@ -12,8 +12,6 @@
 namespace accelerant::cli {
 namespace {
 
-constexpr int kUsageError = 2;
-
 struct Arguments {
   launch::LaunchOptions options = {};
   std::string num_processes = {};
@@ -101,7 +99,8 @@ void add_output(CLI::App& app, Arguments& arguments) {
   auto& options = arguments.options;
   app.add_option(both_spellings("--log-dir"), options.log_dir,
                  "Folder for log files: FOLDER/RUN/attempt_<n>/<rank>/{stdout,stderr}.log and "
-                 "error.json. Default: none")
+                 "error.json; nothing is overwritten, a second run of the same name has RUN_2. "
+                 "Default: none")
       ->option_text("FOLDER")
       ->group(group);
   app.add_option("--tee", options.tee,
@@ -172,7 +171,7 @@ int launch_command(int argc, char** argv) {
     app->parse(argc, argv);
     options.command = command_in(*app);
   } catch (const CLI::ParseError& error) {
-    return app->exit(error) == 0 ? 0 : kUsageError;
+    return exit_code_of(*app, error);
   }
   complete_from_environment(options);
   options.monitor_interval = std::chrono::duration<double>(arguments.monitor_interval);

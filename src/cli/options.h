@@ -16,6 +16,10 @@ std::string both_spellings(const std::string& name);
 std::unique_ptr<CLI::App> make_parser(const std::string& name, const std::string& usage,
                                       const std::string& description);
 
+// Prints what `error`, thrown by the parser, has to say: the help, or what is wrong with an option
+// and which one may be meant. Returns the exit code of the program: 0 or 2.
+int exit_code_of(const CLI::App& app, const CLI::ParseError& error);
+
 // An option that need not be there.
 template <class T>
 CLI::Option* add_optional(CLI::App& app, const std::string& name, std::optional<T>& value,

@@ -10,8 +10,6 @@
 namespace accelerant::cli {
 namespace {
 
-constexpr int kUsageError = 2;
-
 int64_t default_processes(bool cpu) {
   const int64_t gpus = cpu ? 0 : launch::count_gpus();
   return gpus > 0 ? gpus : 2;
@@ -31,7 +29,7 @@ int test_command(int argc, char** argv) {
   try {
     app->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app->exit(error) == 0 ? 0 : kUsageError;
+    return exit_code_of(*app, error);
   }
   const auto helper = find_helper("accelerant-selftest");
   if (!helper) {

@@ -47,8 +47,9 @@ void write_to_stderr(LogLevel level, std::string_view message) {
     auto made = std::make_unique<spdlog::logger>("accelerant",
                                                  std::make_shared<spdlog::sinks::stderr_sink_mt>());
     const std::string rank = launched_rank();
-    const std::string who = rank.empty() ? "" : " rank " + rank;
-    made->set_pattern("[accelerant" + who + "] %l: %v");
+    // As the launcher names the lines of ranks, which then leaves these alone.
+    made->set_pattern(rank.empty() ? "[accelerant] %l: %v"
+                                   : "[rank " + rank + "] accelerant %l: %v");
     set_level_from_environment(*made);
     return made;
   }();

@@ -20,9 +20,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "compat/collectives.h"
-#include "dist/exchange.h"
-#include "dist/groups.h"
+#include "dist/transport.h"
 
 namespace accelerant::dist {
 namespace {
@@ -179,10 +177,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
                                .expected = "the World that its forward ran in",
                                .got = "one that has ended"});
     }
-    exchange(*world, "the gradients of batch statistics", [&](Groups& groups) {
-      std::vector<at::Tensor> tensors = {sums};
-      groups.data->allreduce(tensors)->wait();
-    });
+    all_reduce(*world, Channel::data, "the gradients of batch statistics", sums, Reduction::sum);
   }
 };
 
@@ -197,10 +192,7 @@ BatchStatistics gather_statistics(const World& world, const at::Tensor& input) {
     own = at::cat({mean, var, at::full({1}, input.numel() / channels, options)});
   }
   at::Tensor all = at::empty({world.size(), own.numel()}, options);
-  exchange(world, "batch statistics", [&](Groups& groups) {
-    at::Tensor flat = all.view(-1);
-    compat::all_gather_single(*groups.data, flat, own)->wait();
-  });
+  all_gather(world, Channel::data, "batch statistics", all.view(-1), own);
 
   const at::Tensor means = all.narrow(1, 0, channels);
   const at::Tensor vars = all.narrow(1, channels, channels);

@@ -63,8 +63,22 @@ void broadcast(const World& world, const char* name, const std::vector<at::Tenso
     if (tensor.defined() && tensor.numel() > 0) sent.push_back(sendable(tensor));
   }
   if (sent.empty()) return;
-  exchange(world, name, [&](Groups& groups) {
+  exchange_joined(world, name, [&](Groups& groups) {
     c10d::broadcast_coalesced(groups.data, sent, kBroadcastBytes, source);
+  });
+}
+
+// Names the exchange of gradients until the end of the backward that runs, for a backward that nobody knew
+// would exchange. Shares the World, since the engine may hold what a failed backward leaves a little longer.
+void name_exchange(const std::shared_ptr<World>& world) {
+  std::shared_ptr<Progress::Operation> operation(
+      new Progress::Operation(world->progress().collective_for_training(kAveragingGradients)),
+      [world](const Progress::Operation* ended) { delete ended; });
+  // The engine calls back in the order of registration, and the Reducer registers its wait for the others
+  // later than this. So what comes after that is registered when the engine begins to call.
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  engine.queue_callback([&engine, operation = std::move(operation)]() mutable {
+    engine.queue_callback([operation = std::move(operation)]() mutable { operation.reset(); });
   });
 }
 
@@ -77,6 +91,7 @@ void DataParallel::State::broadcast_model(int source) {
 }
 
 void DataParallel::State::broadcast_buffers(int source) {
+  require_part_in_join();
   const std::vector<at::Tensor> tensors = buffers();
   std::vector<std::pair<at::Tensor, uint32_t>> versions;
   for (const at::Tensor& tensor : tensors) {
@@ -92,7 +107,17 @@ void DataParallel::State::broadcast_buffers(int source) {
   }
 }
 
+void DataParallel::State::require_part_in_join() const {
+  if (world->groups().join == join) return;
+  throw Error(
+      ErrorDetails{.problem = "A model is trained inside join_uneven_inputs() that is not joined",
+                   .expected = "only models that were given to join_uneven_inputs()",
+                   .got = "another, whose exchanges processes with fewer batches take no part in",
+                   .hint = "give all models that are trained in the loop to it"});
+}
+
 void DataParallel::State::check_iteration() const {
+  require_part_in_join();
   if (graph_is_followed) {
     throw Error(ErrorDetails{
         .problem = "This process had no batch when the other processes learnt the static graph",
@@ -125,8 +150,9 @@ void DataParallel::State::rebuild_buckets() {
   }
   world->groups();  // an Error if they have ended
   if (!reducer->rebuild_is_due()) return;
-  exchange(*world, "agreeing on the order of gradients",
-           [&](Groups&) { reducer->rebuild_buckets(); });
+  require_part_in_join();
+  exchange_joined(*world, "agreeing on the order of gradients",
+                  [&](Groups&) { reducer->rebuild_buckets(); });
 }
 
 void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {
@@ -149,6 +175,7 @@ void DataParallel::State::reach_output(bool synchronised) {
           .hint = "add the losses and call backward() once, or synchronise only the last forward"});
     }
     arm({});
+    name_exchange(world);
   }
   if (join != nullptr && !std::exchange(is_announced, true)) join->announce_backward(*this);
   if (options.static_graph && !std::exchange(graph_is_known, true)) {
@@ -169,10 +196,9 @@ DataParallel::~DataParallel() = default;
 
 void DataParallel::before_forward(bool synchronise) {
   State& state = *state_;
-  const bool with_gradients = at::GradMode::is_enabled();
-  // Processes whose inputs have ended follow only the training of the others.
-  if (state.join != nullptr && !with_gradients) return;
-  if (with_gradients && synchronise) {
+  // One process may evaluate when the others do not.
+  if (!at::GradMode::is_enabled()) return;
+  if (synchronise) {
     state.check_iteration();
     state.reducer->prepare_for_forward();
   }
@@ -181,19 +207,17 @@ void DataParallel::before_forward(bool synchronise) {
   // backward is that of this forward, and not to be exchanged.
   const bool is_stale =
       state.reducer->is_armed() && !state.reducer->is_unfinished() && state.armed_graph.expired();
-  if (with_gradients && !synchronise && is_stale) state.reducer->disarm();
+  if (!synchronise && is_stale) state.reducer->disarm();
   const int source = state.join != nullptr ? state.join->announce_forward(state, synchronise) : 0;
-  if (with_gradients) state.rebuild_buckets();
+  state.rebuild_buckets();
   if (state.buffers_due && state.options.broadcast_buffers) state.broadcast_buffers(source);
 }
 
 std::vector<at::Tensor> DataParallel::after_forward(std::vector<at::Tensor> outputs,
                                                     bool synchronise) {
   State& state = *state_;
-  const bool with_gradients = at::GradMode::is_enabled();
-  if (state.join != nullptr && !with_gradients) return outputs;
-  state.buffers_due = with_gradients && synchronise;
-  if (!with_gradients) return outputs;
+  if (!at::GradMode::is_enabled()) return outputs;
+  state.buffers_due = synchronise;
   const bool searches = state.options.find_unused_parameters && !state.options.static_graph;
   if (synchronise) state.arm(searches ? outputs : std::vector<at::Tensor>{});
   if (searches) pass_through_sink(outputs);
@@ -220,6 +244,7 @@ void DataParallel::synchronise_next_backward() {
         .got = "find_unused_parameters = true",
         .hint = "synchronise the last forward instead"});
   }
+  state_->require_part_in_join();
   state_->arm({});
   state_->armed_graph = state_->requested = std::make_shared<char>();
 }

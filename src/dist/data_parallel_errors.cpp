@@ -79,7 +79,7 @@ void rethrow_backward_error(const std::vector<DataParallel*>& models, std::excep
     if (models.empty()) throw;
     const std::string text = original.what();
     if (is_failed_exchange(original)) {
-      rethrow_exchange_error(models.front()->world(), "averaging gradients", error);
+      rethrow_exchange_error(models.front()->world(), kAveragingGradients, error);
     }
     if (contains(text, "has been marked as ready twice")) {
       const size_t name = text.find("with name ");

@@ -10,6 +10,8 @@ namespace accelerant::dist {
 
 class Join;
 
+inline constexpr const char* kAveragingGradients = "averaging gradients";
+
 // Shared with the hooks on the outputs of forwards, which may outlive the DataParallel.
 struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   State(std::shared_ptr<World> world, const std::vector<NamedParameter>& parameters,
@@ -22,8 +24,10 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // When backward() comes to an output of a forward.
   void reach_output(bool synchronised);
 
-  // An Error if parameters take part that did not when the Reducer was made.
+  // An Error if parameters take part that did not when the Reducer was made, or if the model is not part of
+  // the join that is under way.
   void check_iteration() const;
+  void require_part_in_join() const;
 
   void rebuild_buckets();
   void broadcast_buffers(int source);
@@ -44,7 +48,7 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // The Reducer reports to it and crashes without.
   std::shared_ptr<c10d::Logger> logger;
 
-  bool buffers_due = true;          // the last forward was synchronised
+  bool buffers_due = true;          // the last forward with gradients was synchronised
   int64_t preparations = 0;         // calls of arm()
   bool graph_is_known = false;      // a static graph has had its first backward
   bool graph_is_followed = false;   // only in other processes

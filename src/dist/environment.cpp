@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
+#include "core/stable_hash.h"
 #include "dist/node_list.h"
 
 namespace accelerant::dist {
@@ -326,9 +327,7 @@ int port_of_master(const Environment& environment, const Variables& variables) {
   if (job.empty() && variables.has("SLURM_JOB_ID"))
     job = *variables.text("SLURM_JOB_ID") + "." + variables.text("SLURM_STEP_ID").value_or("");
   if (job.empty()) return torch_port;
-  uint64_t hash = 14695981039346656037U;  // FNV-1a: the same in every process and every build
-  for (const char letter : job) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
-  return static_cast<int>(20000 + hash % 10000);
+  return static_cast<int>(20000 + stable_hash(job) % 10000);
 }
 
 }  // namespace

@@ -16,6 +16,9 @@ namespace accelerant::dist {
 [[noreturn]] void rethrow_exchange_error(const World& world, const char* name,
                                          std::exception_ptr error);
 
+// Throws an Error inside a join_uneven(), where not all processes may come.
+void refuse_in_join(const World& world, const char* name);
+
 namespace detail {
 
 template <class F>
@@ -33,11 +36,18 @@ auto exchange(const World& world, const char* name, F& f) {
 }  // namespace detail
 
 // Calls f(groups), in which all processes take part, in the same order of calls. The name must be a literal,
-// and the same on all.
+// and the same on all. For what processes without inputs follow in a join_uneven().
 template <class F>
-auto exchange(const World& world, const char* name, F&& f) {
+auto exchange_joined(const World& world, const char* name, F&& f) {
   const auto operation = world.progress().collective(name);
   return detail::exchange(world, name, f);
+}
+
+// The same for everything else, which is an Error inside a join_uneven().
+template <class F>
+auto exchange(const World& world, const char* name, F&& f) {
+  refuse_in_join(world, name);
+  return exchange_joined(world, name, std::forward<F>(f));
 }
 
 // The same for messages between two processes.

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
@@ -13,6 +15,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/error_report.h"
+#include "core/launched_rank.h"
 
 namespace accelerant::dist {
 namespace {
@@ -29,51 +32,68 @@ std::mutex handled_mutex;
 std::vector<Handled> handled;                     // the newest last
 std::terminate_handler handler_before = nullptr;  // while there are any
 
-std::string current_message() {
+// What ends this process. Names neither its rank nor its step.
+struct Ending {
+  std::string message;
+  bool is_consequence = false;
+};
+
+Ending current_ending() {
   const std::exception_ptr error = std::current_exception();
-  if (!error) return "std::terminate was called without an exception";
+  if (!error) return {"std::terminate was called without an exception"};
   try {
     std::rethrow_exception(error);
+  } catch (const ExchangeError& failed) {
+    return {failed.brief(), failed.is_consequence()};
   } catch (const std::exception& exception) {
-    return exception.what();
+    return {exception.what()};
   } catch (...) {
-    return "an exception that is no std::exception";
+    return {"an exception that is no std::exception"};
   }
 }
 
-bool is_lost_connection() {
-  try {
-    if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
-  } catch (const LostConnection&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-  return false;
+int64_t rank_of_environment() {
+  const std::string text = launched_rank();
+  int64_t rank = -1;
+  std::from_chars(text.data(), text.data() + text.size(), rank);
+  return rank;
 }
 
 [[noreturn]] void end_process() {
   static std::atomic<bool> ending = false;
   if (ending.exchange(true))  // another thread is at it, and will end this process
     while (true) ::pause();
-  const std::string message = current_message();
+  const Ending how = current_ending();
   // Held to the end: what it points to must not go meanwhile.
   const std::lock_guard lock(handled_mutex);
-  if (handled.empty()) std::abort();
-  const Handled who = handled.back();
+  const Handled* const who = handled.empty() ? nullptr : &handled.back();
+  ErrorReport report{.message = brief(how.message),
+                     .rank = who != nullptr ? who->rank : rank_of_environment(),
+                     .is_consequence = how.is_consequence};
+  if (who != nullptr) report.step = who->progress->step();
   if (const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE"))
-    write_error_report(path, {.message = brief(message),
-                              .rank = who.rank,
-                              .step = who.progress->step(),
-                              .is_consequence = is_lost_connection()});
+    write_error_report(path, report);
+  const std::string where =
+      report.step.value_or(0) > 0 ? " in step " + std::to_string(*report.step) : "";
   std::fflush(stdout);
-  std::fprintf(stderr, "[rank %lld] terminated: %s\n", static_cast<long long>(who.rank),
-               message.c_str());
+  std::fprintf(stderr, "[rank %lld] terminated%s: %s\n", static_cast<long long>(report.rank),
+               where.c_str(), how.message.c_str());
   std::fflush(stderr);
   // Before the connections close with this process, so that the others can say who was the first.
-  if (who.monitor != nullptr) who.monitor->fail(ProcessState::failed, brief(message));
+  if (who != nullptr && who->monitor != nullptr)
+    who->monitor->fail(ProcessState::failed, report.message);
   ::_exit(1);
 }
+
+// Before there is a FailureHandler, and after the last: a launcher that reads error reports should have one
+// also of a program that fails while it reads its arguments. Runs when the program is loaded; a handler that
+// the program sets in main takes its place.
+[[maybe_unused]] const bool is_launched = [] {
+  const bool launched =
+      std::getenv("TORCHELASTIC_ERROR_FILE") != nullptr && rank_of_environment() >= 0;
+  if (launched) std::set_terminate(end_process);
+  return launched;
+}();
 
 enum class Reason { ended, timeout, other };
 
@@ -99,7 +119,9 @@ Reason reason_of(const std::string& text) {
 std::string brief(const std::string& message) {
   const size_t end = std::min(message.find("\nException raised from"), message.find("\nframe #"));
   std::string text = message.substr(0, end);
-  text.resize(std::min(text.find(". This may indicate"), text.size()));  // and Gloo's good wishes
+  // And Gloo's good wishes.
+  for (const char* wishes : {". This may indicate", ". This is typically"})
+    text.resize(std::min(text.find(wishes), text.size()));
   // "[/path/in/the/sources/of/gloo.cc:123] " in front.
   if (text.starts_with("[/") && text.find("] ") != std::string::npos) {
     text.erase(0, text.find("] ") + 2);
@@ -133,6 +155,32 @@ FailureHandler::~FailureHandler() {
   if (handled.empty() && std::get_terminate() == end_process) std::set_terminate(handler_before);
 }
 
+namespace {
+
+struct ExchangeFailure {
+  std::string cause = {};
+  std::string hint = {};
+  bool lost_connection = false;
+  std::string original = {};  // what the connection said, if the cause is another
+};
+
+[[noreturn]] void throw_exchange_error(ExchangeFailure failure, const FailedExchange& exchange) {
+  failure.cause[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(failure.cause[0])));
+  const std::string why = failure.cause + "; " + failure.hint + ". ";
+  const std::string said = failure.original.empty() ? "" : ": " + failure.original;
+  const char* const what = failure.lost_connection     ? " lost its connection to another process"
+                           : !failure.original.empty() ? " waited too long for the others"
+                                                       : " failed to exchange data";
+  const std::string who =
+      "Rank " + std::to_string(exchange.rank) + " of " + std::to_string(exchange.size);
+  const std::string operation = exchange.operation;
+  throw ExchangeError(
+      why + who + what + " (" + operation + ", step " + std::to_string(exchange.step) + ")" + said,
+      why + "This process" + what + " (" + operation + ")" + said, failure.lost_connection);
+}
+
+}  // namespace
+
 void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) {
   std::string original;
   try {
@@ -145,36 +193,32 @@ void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) 
     original = "an exception that is no std::exception";
   }
 
-  const std::string who =
-      "Rank " + std::to_string(exchange.rank) + " of " + std::to_string(exchange.size);
-  const std::string where =
-      std::string(exchange.operation) + ", step " + std::to_string(exchange.step);
   const Reason reason = reason_of(original);
   Monitor* const monitor = exchange.monitor;
   if (monitor != nullptr && reason != Reason::other) monitor->fail(ProcessState::lost, original);
   constexpr milliseconds patience(500);
   switch (reason) {
-    case Reason::ended:
-      throw LostConnection(ErrorDetails{
-          .problem = who + " lost its connection to another process (" + where + ")",
-          .expected = "all processes taking part until the end",
-          .got = monitor == nullptr ? "a connection that was closed" : monitor->who_ended(patience),
-          .hint = "look at the end of its output; the connection said: " + original});
+    case Reason::ended: {
+      const EndOfOthers why =
+          monitor == nullptr ? EndOfOthers{.cause = "another process has closed its connection",
+                                           .hint = "look at the output of the others"}
+                             : monitor->who_ended(patience);
+      throw_exchange_error(
+          {.cause = why.cause, .hint = why.hint, .lost_connection = true, .original = original},
+          exchange);
+    }
     case Reason::timeout:
-      throw Error(
-          ErrorDetails{.problem = who + " waited too long for the others (" + where + ")",
-                       .expected = "all processes making the same exchange within the timeout",
-                       .got = monitor == nullptr ? "no answer" : monitor->who_is_late(patience),
-                       .hint = "if they are only slow, raise the timeout of the process group; the "
-                               "connection said: " +
-                               original});
+      throw_exchange_error(
+          {.cause = monitor == nullptr ? "there was no answer" : monitor->who_is_late(patience),
+           .hint = "where processes are only slow, raise the timeout of the process group",
+           .original = original},
+          exchange);
     case Reason::other:
       break;
   }
-  throw Error(
-      ErrorDetails{.problem = who + " failed to exchange data (" + where + ")",
-                   .got = original,
-                   .hint = "look at the output of the other processes for the first error"});
+  throw_exchange_error(
+      {.cause = original, .hint = "look at the output of the other processes for the first error"},
+      exchange);
 }
 
 }  // namespace accelerant::dist

@@ -2,10 +2,10 @@
 // whom, at once, and without waiting for processes that are gone.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <utility>
 
 #include "accelerant/core/error.h"
 #include "dist/monitor.h"
@@ -18,6 +18,9 @@ namespace accelerant::dist {
 // _exit(1). Destructors do not run: they might wait for others. Of several the newest counts. Borrows what it
 // is given.
 //
+// Where a launcher has named that file, the same happens from the start of the program on, without a handler:
+// linking this file is enough. There the rank is that of the environment, and nobody else is told.
+//
 // From the first one on the process ignores SIGPIPE, unless the program handles it itself.
 class FailureHandler {
  public:
@@ -28,10 +31,19 @@ class FailureHandler {
   FailureHandler& operator=(const FailureHandler&) = delete;
 };
 
-// What rethrow_as_error throws where another process has ended.
-class LostConnection : public Error {
+// An exchange that failed. what() names the rank and the step of this process.
+class ExchangeError : public Error {
  public:
-  using Error::Error;
+  // `brief`: the same for readers who know both. `is_consequence`: of the end of another process.
+  ExchangeError(const std::string& text, std::string brief, bool is_consequence)
+      : Error(text), brief_(std::move(brief)), is_consequence_(is_consequence) {}
+
+  const std::string& brief() const { return brief_; }
+  bool is_consequence() const { return is_consequence_; }
+
+ private:
+  std::string brief_;
+  bool is_consequence_;
 };
 
 // The process in which an exchange failed.
@@ -43,8 +55,8 @@ struct FailedExchange {
   Monitor* monitor = nullptr;  // may be null: then nobody can be asked
 };
 
-// Throws what c10d or Gloo threw as an Error that says which exchange failed, in which step, and who is the
-// reason. Tells the others through the monitor that this process has lost its connection. Takes up to half a
+// Throws what c10d or Gloo threw as an ExchangeError: who is the reason and what to do, then which exchange
+// failed, and in which step. Tells the others through the monitor that this process has lost its connection. Takes up to half a
 // second, to hear from them. An Error is thrown on as it is.
 [[noreturn]] void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange);
 

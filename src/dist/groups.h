@@ -6,6 +6,8 @@
 
 namespace accelerant::dist {
 
+class Join;
+
 struct Groups {
   c10::intrusive_ptr<c10d::Store> store;  // keys of this World only
 
@@ -19,6 +21,8 @@ struct Groups {
   // Calls of collectives so far, and of wait_for_everyone: the same on all processes if all is well.
   int64_t calls = 0;
   int64_t waits = 0;
+
+  Join* join = nullptr;  // of uneven inputs, while it lasts
 };
 
 }  // namespace accelerant::dist

@@ -24,12 +24,12 @@ World& world_of(const std::vector<DataParallel*>& models) {
     throw Error(ErrorDetails{.problem = "Uneven inputs are to be joined for no model",
                              .expected = "the models that are trained"});
   }
-  for (const DataParallel* model : models) {
-    if (model->state().join == nullptr) continue;
-    throw Error(ErrorDetails{.problem = "A model takes part in two joins of uneven inputs at once",
-                             .expected = "one join around the training loop"});
+  World& world = models.front()->world();
+  if (world.groups().join != nullptr) {
+    throw Error(ErrorDetails{.problem = "A join of uneven inputs inside another",
+                             .expected = "one join around the training loop, of all models"});
   }
-  return models.front()->world();
+  return world;
 }
 
 }  // namespace
@@ -37,15 +37,17 @@ World& world_of(const std::vector<DataParallel*>& models) {
 Join::Join(const std::vector<DataParallel*>& models, const JoinOptions& options)
     : models_(models), options_(options), world_(world_of(models)) {
   for (DataParallel* model : models_) model->state().join = this;
+  world_.groups().join = this;
   world_.progress().lose_order();  // from here on processes do different things
 }
 
 Join::~Join() {
   for (DataParallel* model : models_) model->state().join = nullptr;
+  if (world_.is_connected()) world_.groups().join = nullptr;
 }
 
 Join::Event Join::exchange_event(DataParallel::State* state, Kind kind) {
-  return exchange(world_, "uneven inputs", [&](Groups& groups) {
+  return exchange_joined(world_, "uneven inputs", [&](Groups& groups) {
     const int64_t size = world_.size();
     // Which processes have inputs, and then the sums of what they are about to do.
     std::vector<at::Tensor> message = {at::zeros({size + 2}, at::kLong)};
@@ -93,7 +95,7 @@ int Join::announce_forward(DataParallel::State& state, bool synchronise) {
 void Join::announce_backward(DataParallel::State& state) {
   exchange_event(&state, Kind::backward);
   if (options_.divide_by_initial_world_size) return;
-  exchange(world_, "uneven inputs", [&](Groups& groups) {
+  exchange_joined(world_, "uneven inputs", [&](Groups& groups) {
     // The Reducer takes the number it divides by from an exchange like this.
     std::vector<at::Tensor> count = {at::ones({1})};
     state.reducer->set_forward_pass_work_handle(groups.control->allreduce(count),
@@ -113,7 +115,7 @@ void Join::follow_forward(const Event& event) {
 }
 
 void Join::follow_backward(DataParallel::State& state) {
-  exchange(world_, "gradients of zero for processes with more inputs", [&](Groups& groups) {
+  exchange_joined(world_, "gradients of zero for processes with more inputs", [&](Groups& groups) {
     if (!options_.divide_by_initial_world_size) {
       std::vector<at::Tensor> count = {at::zeros({1})};
       groups.control->allreduce(count)->wait();
@@ -140,7 +142,7 @@ void Join::follow_backward(DataParallel::State& state) {
 }
 
 void Join::share_last_model(bool ended_last) {
-  const int source = exchange(world_, "the end of uneven inputs", [&](Groups& groups) {
+  const int source = exchange_joined(world_, "the end of uneven inputs", [&](Groups& groups) {
     std::vector<at::Tensor> highest = {at::full({1}, ended_last ? world_.rank() : -1, at::kLong)};
     groups.control->allreduce(highest, {.reduceOp = c10d::ReduceOp::MAX})->wait();
     return highest[0].item<int>();
@@ -168,6 +170,17 @@ void Join::follow_the_others() {
                                       " batches fewer than others, for which it waits"));
     }
   }
+}
+
+// Also while all have inputs: whether a program works shall not depend on its data.
+void refuse_in_join(const World& world, const char* name) {
+  if (world.groups().join == nullptr) return;
+  throw Error(ErrorDetails{
+      .problem = c10::str("An exchange inside join_uneven_inputs(): ", name),
+      .expected = "only forwards and backwards of the models that are joined",
+      .got = "one that needs all processes, when those with fewer batches take no part in it",
+      .hint = "call it after join_uneven_inputs(); a sum can be kept in each process and reduced "
+              "afterwards"});
 }
 
 void join_uneven(const std::vector<DataParallel*>& models, const JoinOptions& options,

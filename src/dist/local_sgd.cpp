@@ -1,10 +1,8 @@
 #include "accelerant/dist/local_sgd.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
 #include <exception>
 #include <string>
 #include <utility>
@@ -12,45 +10,19 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/dist/world.h"
-#include "dist/exchange.h"
-#include "dist/groups.h"
+#include "dist/packing.h"
+#include "dist/transport.h"
 
 namespace accelerant::dist {
 namespace {
 
-constexpr size_t kMostBytesAtOnce = size_t{256} << 20;
-
-// Tensors that travel as one.
-struct Parcel {
-  std::vector<at::Tensor> tensors;
-  size_t bytes = 0;
-
-  bool takes(const at::Tensor& tensor) const {
-    const at::Tensor& first = tensors.front();
-    return first.scalar_type() == tensor.scalar_type() && first.device() == tensor.device() &&
-           bytes + tensor.nbytes() <= kMostBytesAtOnce;
-  }
-};
-
-// The same on all processes, as it depends on nothing but the tensors' types and sizes.
-std::vector<Parcel> pack(const std::vector<at::Tensor>& tensors) {
-  std::vector<Parcel> parcels;
-  for (const at::Tensor& tensor : tensors) {
-    auto parcel = std::find_if(parcels.begin(), parcels.end(),
-                               [&](const Parcel& other) { return other.takes(tensor); });
-    if (parcel == parcels.end()) parcel = parcels.insert(parcel, Parcel{});
-    parcel->tensors.push_back(tensor);
-    parcel->bytes += tensor.nbytes();
-  }
-  return parcels;
-}
-
-at::Tensor flatten(const Parcel& parcel) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& tensor : parcel.tensors) flat.push_back(tensor.reshape(-1));
-  const at::Tensor all = at::cat(flat);
-  const bool is_16_bit = all.scalar_type() == c10::kHalf || all.scalar_type() == c10::kBFloat16;
-  return is_16_bit ? all.to(c10::kFloat) : all;
+// A copy: parameters stay as they are if the exchange fails. 16 bits would lose some of the sum.
+at::Tensor to_add_up(const at::Tensor& parameter) {
+  const at::ScalarType type = parameter.scalar_type();
+  const bool is_16_bit = type == at::kHalf || type == at::kBFloat16;
+  return parameter.detach()
+      .to(is_16_bit ? at::kFloat : type, /*non_blocking=*/false, /*copy=*/true)
+      .contiguous();
 }
 
 }  // namespace
@@ -58,18 +30,13 @@ at::Tensor flatten(const Parcel& parcel) {
 void average_parameters(const World& world, const std::vector<at::Tensor>& parameters) {
   if (!world.environment().use_distributed()) return;
   const at::NoGradGuard no_grad;
-  for (const Parcel& parcel : pack(parameters)) {
-    const at::Tensor flat = flatten(parcel);
-    if (flat.numel() == 0) continue;  // Gloo fails on exchanges of nothing
-    exchange(world, "averaging parameters", [&](Groups& groups) {
-      std::vector<at::Tensor> tensors = {flat};
-      groups.data->allreduce(tensors)->wait();
-    });
-    flat.div_(world.size());
-    int64_t begin = 0;
-    for (const at::Tensor& tensor : parcel.tensors) {
-      tensor.copy_(flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
-      begin += tensor.numel();
+  std::vector<at::Tensor> sums(parameters.size());
+  for (const Pack& pack : packs_of(parameters)) {
+    for (const std::size_t i : pack) sums[i] = to_add_up(parameters[i]);
+    all_reduce_pack(world, "averaging parameters", sums, pack, Reduction::sum);
+    for (const std::size_t i : pack) {
+      parameters[i].copy_(sums[i].div_(world.size()));
+      sums[i].reset();
     }
   }
 }

@@ -1,17 +1,14 @@
 #include "dist/model_check.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <sstream>
 
 #include "accelerant/core/error.h"
-#include "dist/exchange.h"
-#include "dist/groups.h"
+#include "core/stable_hash.h"
+#include "dist/message.h"
 
 namespace accelerant::dist {
 namespace {
@@ -25,43 +22,14 @@ std::string describe(const at::Tensor& tensor) {
   return text;
 }
 
-// The same on all machines, unlike std::hash.
-int64_t hash_of(const std::string& text) {
-  uint64_t hash = 14695981039346656037U;
-  for (const char letter : text) {
-    hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
-  }
-  int64_t bits = 0;
-  std::memcpy(&bits, &hash, sizeof bits);
-  return bits;
-}
-
-std::vector<at::Tensor> gather(c10d::ProcessGroup& group, at::Tensor mine) {
-  std::vector<std::vector<at::Tensor>> all(1);
-  for (int rank = 0; rank < group.getSize(); ++rank) all[0].push_back(at::empty_like(mine));
-  std::vector<at::Tensor> inputs = {std::move(mine)};
-  group.allgather(all, inputs)->wait();
-  return std::move(all[0]);
-}
-
-std::vector<int64_t> gather_numbers(c10d::ProcessGroup& group, int64_t mine) {
-  std::vector<int64_t> numbers;
-  for (const at::Tensor& number : gather(group, at::full({1}, mine, at::kLong))) {
-    numbers.push_back(number.item<int64_t>());
-  }
-  return numbers;
-}
-
-std::vector<std::string> gather_texts(c10d::ProcessGroup& group, const std::string& mine) {
-  const auto sizes = gather_numbers(group, static_cast<int64_t>(mine.size()));
-  at::Tensor padded = at::zeros({1 + *std::max_element(sizes.begin(), sizes.end())}, at::kByte);
-  std::memcpy(padded.data_ptr(), mine.data(), mine.size());
-  std::vector<std::string> texts;
-  for (const at::Tensor& text : gather(group, padded)) {
-    texts.emplace_back(static_cast<const char*>(text.const_data_ptr()),
-                       static_cast<size_t>(sizes[texts.size()]));
-  }
-  return texts;
+// What each process has, by rank; empty if all have the same.
+std::vector<std::string> texts_that_differ(const World& world, const std::string& own) {
+  const char* const name = "comparing the models";
+  // The long texts only if they are needed.
+  const auto hashes = exchange_messages(world, name, std::to_string(stable_hash(own)));
+  const bool is_same = std::all_of(hashes.begin(), hashes.end(),
+                                   [&](const std::string& hash) { return hash == hashes.front(); });
+  return is_same ? std::vector<std::string>{} : exchange_messages(world, name, own);
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -138,14 +106,7 @@ std::vector<std::string> model_differences(const std::vector<std::string>& first
 }
 
 void require_same_model(const World& world, const std::vector<std::string>& lines) {
-  const std::string text = c10::Join("\n", lines);
-  const auto texts = exchange(world, "comparing the models", [&](Groups& groups) {
-    // The long texts only if they are needed.
-    const auto hashes = gather_numbers(*groups.control, hash_of(text));
-    const bool is_same = std::all_of(hashes.begin(), hashes.end(),
-                                     [&](int64_t hash) { return hash == hashes.front(); });
-    return is_same ? std::vector<std::string>{} : gather_texts(*groups.control, text);
-  });
+  const auto texts = texts_that_differ(world, c10::Join("\n", lines));
   std::vector<std::string> differences;
   for (size_t rank = 1; rank < texts.size(); ++rank) {
     const auto more =

@@ -32,7 +32,7 @@ bool same_place(const ProgressSnapshot& one, const ProgressSnapshot& other) {
 }  // namespace
 
 void end_process_for(const std::string& error, int64_t rank, int64_t step) {
-  log(LogLevel::error, error);
+  log(LogLevel::error, "in step " + std::to_string(step) + ": " + error);
   if (const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE"))
     write_error_report(path, {.message = error, .rank = rank, .step = step});
   std::fflush(stdout);
@@ -97,7 +97,7 @@ std::vector<int64_t> Monitor::in_state(ProcessState state) const {
   return ranks;
 }
 
-std::string Monitor::who_ended(milliseconds timeout) {
+EndOfOthers Monitor::who_ended(milliseconds timeout) {
   const auto deadline = Progress::Clock::now() + timeout;
   std::unique_lock lock(mutex_, std::defer_lock);
   bool answered = false;
@@ -111,34 +111,44 @@ std::string Monitor::who_ended(milliseconds timeout) {
     changed_.wait_for(lock, milliseconds(20));
     lock.unlock();
   }
-  if (!answered) return "the store does not answer either; it is served by rank 0 or the launcher";
+  if (!answered)
+    return {.cause =
+                "the store does not answer either: the process that serves it, rank 0 or the "
+                "launcher, has ended or is cut off",
+            .hint = "look at the end of its output"};
   if (!lock.owns_lock()) lock.lock();
 
+  const auto output_of = [](const std::vector<int64_t>& ranks) {
+    return std::string("look at the end of ") + (ranks.size() == 1 ? "its" : "their") + " output";
+  };
   std::string text;
   const auto say = [&](const std::string& more) { text += (text.empty() ? "" : "; ") + more; };
-  for (const int64_t rank : in_state(ProcessState::failed))
+  const auto failed = in_state(ProcessState::failed);
+  for (const int64_t rank : failed)
     say(ranks_text({rank}) + " failed: " + watch_.heartbeat(rank)->message);
-  if (!text.empty()) return text;
+  if (!failed.empty()) return {.cause = text, .hint = output_of(failed)};
   const auto finished = in_state(ProcessState::left);
   if (!finished.empty())
     say(ranks_text(finished) + (finished.size() == 1 ? " has" : " have") + " finished");
   const auto quiet = in_state(ProcessState::running);
   if (quiet.size() == 1) say(ranks_text(quiet) + " has ended without a word");
   if (quiet.size() > 1) say("of " + ranks_text(quiet) + " at least one has ended without a word");
-  return text.empty() ? "all others have lost a connection too" : text;
+  if (!quiet.empty())
+    return {.cause = text,
+            .hint = output_of(quiet) + ", and whether a signal or exhausted memory ended it"};
+  if (!finished.empty())
+    return {
+        .cause = text,
+        .hint = "all processes must make the same exchanges: look for loops of different length"};
+  return {.cause = "all others have lost a connection too",
+          .hint = "look for the first error in their output"};
 }
 
 std::string Monitor::who_is_late(milliseconds timeout) {
   const bool answered = read(timeout);
   const std::lock_guard lock(mutex_);
-  const double time = now();
-  std::string text;
-  if (!answered) text = "the store does not answer; when it last did, ";
-  if (const auto silent = watch_.silent(time); !silent.empty())
-    text += "nothing is heard of " + ranks_text(silent) + "; ";
-  else if (const auto behind = watch_.behind(); !behind.empty())
-    text += ranks_text(behind) + (behind.size() == 1 ? " is" : " are") + " behind; ";
-  return text + watch_.places(time);
+  return (answered ? "" : "the store does not answer; when it last did, ") +
+         watch_.who_is_late(now());
 }
 
 double Monitor::now() const {

@@ -20,9 +20,15 @@
 
 namespace accelerant::dist {
 
-// Logs the text as an error, writes it to the error report and ends the process at once: its threads are
-// stuck in waits that cannot be cancelled.
+// Logs the text, which names neither rank nor step, as an error, writes it to the error report and ends the
+// process at once: its threads are stuck in waits that cannot be cancelled.
 [[noreturn]] void end_process_for(const std::string& error, int64_t rank, int64_t step);
+
+// Why a connection was closed, and what to do about it.
+struct EndOfOthers {
+  std::string cause = {};
+  std::string hint = {};
+};
 
 // All processes of a run have one, with the same options. Borrows the progress.
 class Monitor {
@@ -48,8 +54,8 @@ class Monitor {
   //
   // A connection that was closed: who has failed or finished. One that was killed says nothing; all others
   // soon report that they have lost a connection (fail), so it is the one that does not.
-  std::string who_ended(std::chrono::milliseconds timeout);
-  // An exchange that took too long: who is behind or does not answer, and what all are doing.
+  EndOfOthers who_ended(std::chrono::milliseconds timeout);
+  // An exchange that took too long: who is behind or does not answer, and where they are.
   std::string who_is_late(std::chrono::milliseconds timeout);
 
  private:

@@ -5,6 +5,7 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "dist/agreement.h"
+#include "dist/failure.h"
 #include "dist/message.h"
 #include "dist/transport.h"
 
@@ -42,9 +43,9 @@ void detail::await_turn(const World& world, const char* name) {
         c10::str(failed.empty() ? "" : "; ", "rank ", rank, " failed: ", messages[rank].substr(1));
   }
   if (failed.empty()) return;
-  throw Error(ErrorDetails{.problem = c10::str(name, " is given up on rank ", world.rank()),
-                           .expected = "the process that goes first to succeed",
-                           .got = failed});
+  const std::string given_up = c10::str(name, " is given up");
+  throw ExchangeError(c10::str(given_up, " on rank ", world.rank(), ": ", failed),
+                      c10::str(given_up, ": ", failed), /*is_consequence=*/true);
 }
 
 void detail::report_failed_turn(const World& world, const char* name, std::exception_ptr error) {

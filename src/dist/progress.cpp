@@ -25,13 +25,17 @@ void Progress::note_step(double busy_seconds) {
 
 Progress::Operation Progress::collective(const char* name) { return begin(name, true); }
 
+Progress::Operation Progress::collective_for_training(const char* name) {
+  return begin(name, true, /*for_training=*/true);
+}
+
 Progress::Operation Progress::wait(const char* name) { return begin(name, false); }
 
-Progress::Operation Progress::begin(const char* name, bool collective) {
+Progress::Operation Progress::begin(const char* name, bool collective, bool for_training) {
   const std::lock_guard lock(mutex_);
   const auto thread = std::this_thread::get_id();
-  if (collective && thread_ == std::thread::id()) thread_ = thread;
-  const bool elsewhere = thread_ != std::thread::id() && thread_ != thread;
+  if (collective && !for_training && thread_ == std::thread::id()) thread_ = thread;
+  const bool elsewhere = !for_training && thread_ != std::thread::id() && thread_ != thread;
   // Inside of another collective it is a part of that: of autograd's threads in a backward, say.
   if (collective && elsewhere && !collective_) ordered_ = false;
   // A collective counts also inside a wait: on other processes there may be none around it.

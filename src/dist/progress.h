@@ -65,6 +65,9 @@ class Progress {
   // first.
   Operation collective(const char* name);
 
+  // The same in another thread, that the one of the training waits for: of autograd, in a backward.
+  Operation collective_for_training(const char* name);
+
   // Any other wait: for one process, or in an order of its own. Counts only in the thread of the training,
   // as what threads beside it wait for does not hold it up; and not inside another operation.
   Operation wait(const char* name);
@@ -83,7 +86,7 @@ class Progress {
   static constexpr int64_t recent_count = 16;
   static constexpr int64_t busy_count = 50;
 
-  Operation begin(const char* name, bool collective);
+  Operation begin(const char* name, bool collective, bool for_training = false);
   void end(int64_t token, bool by_exception);
 
   mutable std::mutex mutex_;

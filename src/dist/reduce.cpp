@@ -99,21 +99,6 @@ Reduction of_bools(Reduction reduction) {
   return reduction;
 }
 
-void all_reduce_pack(const World& world, const std::vector<at::Tensor>& travelling,
-                     const Pack& pack, Reduction reduction) {
-  std::vector<at::Tensor> flat(travelling.size());
-  for (const std::size_t i : pack) flat[i] = travelling[i].view({-1});
-  const at::Tensor buffer = joined(flat, pack);
-  all_reduce(world, Channel::data, "reduce", buffer, reduction);
-  if (pack.size() == 1) return;  // in place
-  int64_t begin = 0;
-  for (const std::size_t i : pack) {
-    const int64_t end = begin + flat[i].numel();
-    flat[i].copy_(buffer.slice(0, begin, end));
-    begin = end;
-  }
-}
-
 void all_reduce_in_place(const World& world, Channel channel, const char* name,
                          const at::Tensor& tensor, Reduction reduction) {
   if (world.size() == 1) return;
@@ -146,10 +131,10 @@ std::vector<at::Tensor> detail::reduce(const World& world, const Bundle& data,
   }
   if (world.size() > 1) {
     for (const Pack& pack : packs_of(bools)) {
-      all_reduce_pack(world, bools, pack, of_bools(options.reduction));
+      all_reduce_pack(world, "reduce", bools, pack, of_bools(options.reduction));
     }
     for (const Pack& pack : packs_of(others)) {
-      all_reduce_pack(world, others, pack, options.reduction);
+      all_reduce_pack(world, "reduce", others, pack, options.reduction);
     }
   }
   std::vector<at::Tensor> results;

@@ -1,10 +1,12 @@
 #include "dist/store_board.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -68,8 +70,13 @@ class Courier {
       std::optional<std::vector<std::string>> texts;
       std::string error;
       try {
+        // A connection that is lost stays so, and c10d would print a stack for every call.
+        if (is_broken_) throw std::runtime_error("the connection to the store is lost");
         if (text) store_->set(key_of(rank_), *text);
         if (reads) texts = read_all();
+      } catch (const c10::DistNetworkError& failure) {
+        error = failure.what();
+        is_broken_ = true;
       } catch (const std::exception& failure) {
         error = failure.what();
       }
@@ -113,7 +120,9 @@ class Courier {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const int64_t rank_;
-  std::vector<bool> known_;  // used by run() only
+  // Used by run() only.
+  std::vector<bool> known_;
+  bool is_broken_ = false;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -12,6 +12,7 @@
 #include "dist/exchange.h"
 #include "dist/failure.h"
 #include "dist/groups.h"
+#include "dist/monitor.h"
 
 namespace accelerant::dist {
 namespace {
@@ -59,12 +60,17 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
 }
 
 [[noreturn]] void refuse_wait(const World& world, Groups& groups, const std::string& name,
-                              std::chrono::milliseconds waited, const std::string& reason) {
+                              std::chrono::milliseconds waited, std::string reason) {
+  // One that died is noticed at once, when others may just not have come yet.
+  const bool is_early = waited < world.timeout();
+  if (Monitor* const monitor = world.monitor()) {
+    // Those that still wait for this process should name the missing ones, not this one.
+    monitor->fail(ProcessState::lost, reason);
+    if (is_early) reason = monitor->who_ended(std::chrono::milliseconds(500)).cause;
+  }
   std::string found;
   try {
     std::vector<int64_t> missing = missing_ranks(world, groups);
-    // One that died is noticed at once, when others may just not have come yet.
-    const bool is_early = waited < world.timeout();
     for (int i = 0; is_early && missing.size() > 1 && i < 20; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       missing = missing_ranks(world, groups);
@@ -76,14 +82,18 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
     found = c10::str(reason, "; who is missing cannot be told: ", error.what());
   }
   const std::string which = name.empty() ? "" : c10::str(" ('", name, "')");
-  throw Error(ErrorDetails{
-      .problem = c10::str("wait_for_everyone", which, " failed on rank ", world.rank(), " after ",
-                          static_cast<double>(waited.count()) / 1000, " s"),
+  ErrorDetails details{
+      .problem = c10::str("after ", static_cast<double>(waited.count()) / 1000, " s"),
       .expected = c10::str("all ", world.size(), " processes within ",
                            static_cast<double>(world.timeout().count()) / 1000, " s"),
       .got = found,
-      .hint = "look at the output of the missing processes, and whether all of them come to this "
-              "call; ProcessGroupOptions::timeout is how long to wait"});
+      .hint =
+          "look at the output of the missing processes, and whether all of them come to this "
+          "call; ProcessGroupOptions::timeout is how long to wait"};
+  const std::string rest = Error(details).what();
+  const std::string operation = c10::str("wait_for_everyone", which, " failed ");
+  throw ExchangeError(c10::str(operation, "on rank ", world.rank(), " ", rest), operation + rest,
+                      /*is_consequence=*/is_early);
 }
 
 }  // namespace
@@ -103,6 +113,21 @@ void all_reduce(const World& world, Channel channel, const char* name, at::Tenso
     options.reduceOp = operator_of(reduction);
     group_of(groups, channel).allreduce(tensors, options)->wait();
   });
+}
+
+void all_reduce_pack(const World& world, const char* name, const std::vector<at::Tensor>& tensors,
+                     const Pack& pack, Reduction reduction) {
+  std::vector<at::Tensor> flat(tensors.size());
+  for (const std::size_t i : pack) flat[i] = tensors[i].view({-1});
+  const at::Tensor buffer = joined(flat, pack);
+  all_reduce(world, Channel::data, name, buffer, reduction);
+  if (pack.size() == 1) return;  // in place
+  int64_t begin = 0;
+  for (const std::size_t i : pack) {
+    const int64_t end = begin + flat[i].numel();
+    flat[i].copy_(buffer.slice(0, begin, end));
+    begin = end;
+  }
 }
 
 void broadcast_tensor(const World& world, Channel channel, const char* name, at::Tensor tensor,

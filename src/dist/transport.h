@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "accelerant/dist/collectives.h"
 #include "accelerant/dist/world.h"
+#include "dist/packing.h"
 
 namespace accelerant::dist {
 
@@ -22,6 +24,10 @@ void all_gather(const World& world, Channel channel, const char* name, at::Tenso
 // In place; `tensor` is contiguous and of a type that both Gloo and NCCL can add up. No mean.
 void all_reduce(const World& world, Channel channel, const char* name, at::Tensor tensor,
                 Reduction reduction);
+
+// The tensors of a pack in one exchange, over the data group. In place; all are contiguous.
+void all_reduce_pack(const World& world, const char* name, const std::vector<at::Tensor>& tensors,
+                     const Pack& pack, Reduction reduction);
 
 // In place; `tensor` is contiguous.
 void broadcast_tensor(const World& world, Channel channel, const char* name, at::Tensor tensor,

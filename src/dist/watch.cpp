@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 namespace accelerant::dist {
 namespace {
@@ -25,11 +26,45 @@ std::string milliseconds_text(double time) {
 
 std::string operation_text(const ProgressSnapshot& progress) {
   std::string text = progress.operation;
-  if (progress.collective) text += " (call " + std::to_string(progress.number) + ")";
+  if (progress.collective) text += " (exchange " + std::to_string(progress.number) + ")";
   return text;
 }
 
+constexpr const char* kAdvice =
+    ". All processes must make the same exchanges in the same order: look for one that is made "
+    "only "
+    "where a condition holds, or by loops of different length";
+
 bool is_one(const std::vector<int64_t>& ranks) { return ranks.size() == 1; }
+
+// "rank 1 is at step 2", "ranks 1 and 2 are at step 2".
+std::string ranks_do(const std::vector<int64_t>& ranks, std::string what) {
+  if (!is_one(ranks)) {
+    if (what.starts_with("is ")) what.replace(0, 2, "are");
+    if (what.starts_with("has ")) what.replace(0, 3, "have");
+  }
+  return ranks_text(ranks) + " " + what;
+}
+
+// Ranks of which the same is to be said, in the order of the first of each.
+class Groups {
+ public:
+  void add(const std::string& what, int64_t rank) {
+    for (auto& [text, ranks] : groups_)
+      if (text == what) return ranks.push_back(rank);
+    groups_.push_back({what, {rank}});
+  }
+
+  template <class Say>
+  std::string text(Say&& say) const {
+    std::string all;
+    for (const auto& [what, ranks] : groups_) all += (all.empty() ? "" : "; ") + say(what, ranks);
+    return all;
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::vector<int64_t>>> groups_;
+};
 
 // What `progress` began as its collective of this number; nothing if it has not, or long ago.
 const std::string* collective_of(const ProgressSnapshot& progress, int64_t number) {
@@ -142,24 +177,51 @@ std::string Watch::place(int64_t rank) const {
   return "is at " + step + ", in " + operation_text(progress);
 }
 
-std::string Watch::places(double now) const {
-  // Processes in the same place are named together; each has been there for a time of its own.
-  std::vector<std::pair<std::string, std::vector<int64_t>>> groups;
-  for (int64_t rank = 0; rank < size_; ++rank) {
+// Processes in the same place are named together; each has been there for a time of its own.
+std::string Watch::places(double now, const std::vector<int64_t>& ranks) const {
+  Groups groups;
+  for (const int64_t rank : ranks) {
     std::string text = place(rank);
-    if (is_silent(rank, now, silent_after_))
+    if (is_silent(rank, now, silent_after_)) {
+      if (text.starts_with("is ")) text.replace(0, 2, "was");
       text = "has not answered since " + seconds_text(now - seen(rank).at) + " (it " + text + ")";
-    const auto same = std::find_if(groups.begin(), groups.end(),
-                                   [&](const auto& group) { return group.first == text; });
-    if (same == groups.end())
-      groups.push_back({text, {rank}});
-    else
-      same->second.push_back(rank);
+    }
+    groups.add(text, rank);
   }
-  std::string all;
-  for (const auto& [text, ranks] : groups)
-    all += (all.empty() ? "" : "; ") + ranks_text(ranks) + (is_one(ranks) ? " " : " each ") + text;
-  return all;
+  return groups.text([](const std::string& what, const auto& who) { return ranks_do(who, what); });
+}
+
+std::vector<int64_t> Watch::others() const {
+  std::vector<int64_t> ranks;
+  for (int64_t rank = 0; rank < size_; ++rank)
+    if (rank != rank_) ranks.push_back(rank);
+  return ranks;
+}
+
+std::string Watch::who_is_late(double now) const {
+  if (const auto mute = silent(now); !mute.empty()) return places(now, mute);
+  const auto late = behind();
+  if (late.empty()) return "nobody is behind: " + places(now, others());
+  Groups groups;
+  for (const int64_t rank : late) {
+    std::string text = place(rank);
+    if (text.starts_with("is at ")) text.insert(2, " behind,");
+    groups.add(text, rank);
+  }
+  return groups.text([](const std::string& what, const auto& who) { return ranks_do(who, what); });
+}
+
+// What the process has made instead of the exchange that this one waits in; empty if it has not.
+std::string Watch::made_instead(int64_t rank, int64_t number, const std::string& operation) const {
+  const auto& other = seen(rank).heartbeat;
+  if (!other || !other->progress.ordered) return "";
+  const ProgressSnapshot& progress = other->progress;
+  const std::string* theirs = collective_of(progress, number);
+  if (theirs == nullptr || *theirs == operation) return "";
+  const std::string step = std::to_string(progress.step);
+  if (progress.number == number && progress.collective) return *theirs + " (step " + step + ")";
+  if (other->state == ProcessState::failed) return *theirs + ", and it has failed";
+  return *theirs + ", and it " + place(rank);
 }
 
 std::optional<std::string> Watch::mismatch(double now) const {
@@ -167,25 +229,29 @@ std::optional<std::string> Watch::mismatch(double now) const {
   if (!own || !own->progress.collective || !own->progress.ordered) return std::nullopt;
   if (since(rank_, now) < seconds(options_.mismatch_after)) return std::nullopt;
   const int64_t number = own->progress.number;
-  std::string why;
-  for (int64_t rank = 0; rank < size_; ++rank) {
+  Groups different;
+  Groups ended;
+  std::vector<int64_t> rest;
+  for (const int64_t rank : others()) {
     const auto& other = seen(rank).heartbeat;
-    if (rank == rank_ || !other || !other->progress.ordered) continue;
-    const std::string* theirs = collective_of(other->progress, number);
-    std::string reason;
-    if (theirs != nullptr && *theirs != own->progress.operation)
-      reason =
-          "call " + std::to_string(number) + " of rank " + std::to_string(rank) + " is " + *theirs;
-    else if (ended_before(*other, number))
-      reason = "rank " + std::to_string(rank) + " " + place(rank);
-    if (!reason.empty()) why += (why.empty() ? "" : ", ") + reason;
+    const std::string instead = made_instead(rank, number, own->progress.operation);
+    if (!instead.empty())
+      different.add(instead, rank);
+    else if (other && other->progress.ordered && ended_before(*other, number))
+      // Its advice would be the same.
+      ended.add(place(rank).substr(0, place(rank).find(kAdvice)), rank);
+    else
+      rest.push_back(rank);
   }
+  std::string why = different.text([&](const std::string& what, const auto& ranks) {
+    return "exchange " + std::to_string(number) + " of " + ranks_text(ranks) + " is " + what;
+  });
+  // Where exchanges differ, the end of others is a consequence.
+  if (why.empty())
+    why = ended.text([](const std::string& what, const auto& who) { return ranks_do(who, what); });
   if (why.empty()) return std::nullopt;
-  return "Rank " + std::to_string(rank_) + " waits in vain in " + operation_text(own->progress) +
-         ": " + why + ". Now " + places(now) +
-         ". All processes must make the same calls in the same order: look for one that is made "
-         "only "
-         "where a condition holds, or by loops of different length";
+  return "waits in vain in " + operation_text(own->progress) + ": " + why +
+         (rest.empty() ? "" : "; " + places(now, rest)) + kAdvice;
 }
 
 // --- Warnings -------------------------------------------------------------------------------------

@@ -30,11 +30,14 @@ class Watch {
 
   // Why this process waits in vain: it is in a collective, and another process has begun a different one
   // with the same number, or has ended before it. Both are facts that no later heartbeat can change, so
-  // one reading is enough, however old it is.
+  // one reading is enough, however old it is. The text has no subject: its reader knows the rank.
   std::optional<std::string> mismatch(double now) const;
 
-  // What every process was last seen doing: "rank 0 is in gather (call 12, step 3) since 2 s; ranks ...".
-  std::string places(double now) const;
+  // What these processes were last seen doing: "rank 0 is at step 3, in gather (exchange 12); ranks ...".
+  std::string places(double now, const std::vector<int64_t>& ranks) const;
+
+  // Whom this process waits for, and where they are.
+  std::string who_is_late(double now) const;
 
   // Those that are running, as far as is known, and have not written for three intervals.
   std::vector<int64_t> silent(double now) const;
@@ -67,6 +70,8 @@ class Watch {
   bool is_silent(int64_t rank, double now, double after) const;
   double since(int64_t rank, double now) const;
   std::string place(int64_t rank) const;
+  std::vector<int64_t> others() const;
+  std::string made_instead(int64_t rank, int64_t number, const std::string& operation) const;
   bool says(double now) const;
   std::vector<int64_t> waiting(double now) const;
 

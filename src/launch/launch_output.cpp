@@ -23,22 +23,22 @@ RankStream make_stream(Console& console, const LaunchPlan& plan, int64_t local_r
                        const std::string& folder) {
   const bool tee = plan.tee.has(local_rank, stream);
   const bool redirect = plan.redirect.has(local_rank, stream);
-  const int64_t rank = plan.machine_rank * plan.local_world_size + local_rank;
-  Fd log;
-  if (tee || redirect) {
-    log = open_log(folder + "/" + std::to_string(rank) +
-                   (stream == Stream::out ? "/stdout.log" : "/stderr.log"));
-  }
+  const int64_t rank = plan.rank_of(local_rank);
+  const std::string path =
+      folder + "/" + std::to_string(rank) + (stream == Stream::out ? "/stdout.log" : "/stderr.log");
+  Fd log = tee || redirect ? open_log(path) : Fd();
   const bool is_shown = tee || !redirect;
   // One process needs no name.
   return {is_shown ? &console.of(stream) : nullptr,
-          plan.world_size() > 1 ? "[rank " + std::to_string(rank) + "] " : "", std::move(log)};
+          plan.world_size() > 1 ? "[rank " + std::to_string(rank) + "] " : "", std::move(log),
+          path};
 }
 
 }  // namespace
 
-LaunchOutput::LaunchOutput(Console& console, const LaunchPlan& plan, const std::string& folder)
-    : console_(console) {
+LaunchOutput::LaunchOutput(Console& console, const LaunchPlan& plan, const std::string& folder,
+                           std::function<void(const std::string&)> say)
+    : console_(console), say_(std::move(say)) {
   for (int64_t rank = 0; rank < plan.local_world_size; ++rank) {
     ranks_.push_back({make_stream(console, plan, rank, Stream::out, folder),
                       make_stream(console, plan, rank, Stream::err, folder)});
@@ -46,7 +46,9 @@ LaunchOutput::LaunchOutput(Console& console, const LaunchPlan& plan, const std::
 }
 
 void LaunchOutput::receive(size_t index, Stream stream, std::string_view bytes) {
-  (stream == Stream::out ? ranks_[index].out : ranks_[index].err).receive(bytes);
+  RankStream& receiver = stream == Stream::out ? ranks_[index].out : ranks_[index].err;
+  receiver.receive(bytes);
+  if (const std::string problem = receiver.take_log_problem(); !problem.empty()) say_(problem);
 }
 
 void LaunchOutput::finish(std::vector<RankResult>& ranks) {

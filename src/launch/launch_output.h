@@ -1,6 +1,7 @@
 // What all ranks of this machine write in one attempt: to the screen and to log files.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace accelerant::launch {
 class LaunchOutput : public OutputReceiver {
  public:
   // `console` is borrowed. Log files go to <folder>/<rank>, which must exist; one that cannot be
-  // made is an Error.
-  LaunchOutput(Console& console, const LaunchPlan& plan, const std::string& folder);
+  // made is an Error. One that cannot be written to later is told to `say`, once.
+  LaunchOutput(Console& console, const LaunchPlan& plan, const std::string& folder,
+               std::function<void(const std::string&)> say);
 
   void receive(size_t index, Stream stream, std::string_view bytes) override;
   bool is_congested(Stream stream) const override { return console_.of(stream).is_congested(); }
@@ -34,6 +36,7 @@ class LaunchOutput : public OutputReceiver {
     RankStream err;
   };
   Console& console_;
+  std::function<void(const std::string&)> say_;
   std::vector<Streams> ranks_;
 };
 

@@ -36,6 +36,11 @@ void check_numbers(const LaunchOptions& options) {
                              .expected = "seconds, more than 0",
                              .got = std::to_string(options.monitor_interval.count())});
   }
+  if (options.notice_after && !(options.notice_after->count() >= 0)) {
+    throw Error(ErrorDetails{.problem = "notice_after",
+                             .expected = "seconds, 0 or more",
+                             .got = std::to_string(options.notice_after->count())});
+  }
   if (!(options.grace.count() >= 0)) {
     throw Error(ErrorDetails{.problem = "the grace for ranks to end",
                              .expected = "seconds, 0 or more",
@@ -143,6 +148,12 @@ LaunchPlan make_plan(const LaunchOptions& options) {
   return plan;
 }
 
+void make_rank_folders(const LaunchPlan& plan, const std::string& folder_of_attempt) {
+  for (int64_t local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
+    make_writable_folders(folder_of_attempt + "/" + std::to_string(plan.rank_of(local_rank)));
+  }
+}
+
 std::optional<MasterPort> bind_port_of(const LaunchPlan& plan) {
   if (plan.machine_rank != 0) return std::nullopt;
   return bind_master_port(plan.port);
@@ -164,10 +175,7 @@ std::vector<RankStart> plan_ranks(const LaunchOptions& options, const LaunchPlan
                        .max_restarts = options.max_restarts,
                        .run_id = plan.run_id,
                        .threads = options.num_cpu_threads_per_process};
-    const std::string folder = folder_of_attempt + "/" + std::to_string(place.rank());
-    make_folders(folder);
-    place.error_file = folder + "/error.json";
-    ::unlink(place.error_file.c_str());  // of an earlier run of the same name
+    place.error_file = folder_of_attempt + "/" + std::to_string(place.rank()) + "/error.json";
     RankStart start = {.rank = place.rank(),
                        .command = {.path = plan.program, .arguments = options.command},
                        .error_file = place.error_file};

@@ -25,10 +25,14 @@ struct LaunchPlan {
   StreamMask redirect = {};
 
   int64_t world_size() const { return num_machines * local_world_size; }
+  int64_t rank_of(int64_t local_rank) const { return machine_rank * local_world_size + local_rank; }
 };
 
 // What cannot work is an Error.
 LaunchPlan make_plan(const LaunchOptions& options);
+
+// Makes <folder_of_attempt>/<rank> for each rank of this machine.
+void make_rank_folders(const LaunchPlan& plan, const std::string& folder_of_attempt);
 
 // A name for the folder of a run's log files: date, time and process id.
 std::string name_of_run();
@@ -36,8 +40,8 @@ std::string name_of_run();
 // Rank 0 of the group hosts the store, so the port is bound where it runs.
 std::optional<MasterPort> bind_port_of(const LaunchPlan& plan);
 
-// How to start the ranks of this machine. `folder_of_attempt` gets a folder for each rank's error
-// file.
+// How to start the ranks of this machine. `folder_of_attempt` has a folder for each of them, which
+// gets its error file.
 std::vector<RankStart> plan_ranks(const LaunchOptions& options, const LaunchPlan& plan,
                                   std::optional<MasterPort> port, int64_t restart_count,
                                   const std::string& folder_of_attempt);

@@ -6,13 +6,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "accelerant/core/error.h"
+
 #include "launch/console.h"
-#include "launch/folders.h"
 #include "launch/guardian.h"
 #include "launch/launch_output.h"
 #include "launch/launch_plan.h"
 #include "launch/rank_group.h"
 #include "launch/report.h"
+#include "launch/run_folder.h"
 #include "launch/signal_watch.h"
 
 namespace accelerant::launch {
@@ -39,43 +41,13 @@ class OrphanAdoption {
   int before_ = 0;
 };
 
-// Where the files of the ranks go: the user's folder, or one that is gone at the end.
-class RunFolder {
- public:
-  explicit RunFolder(const LaunchOptions& options) {
-    if (!options.log_dir.empty()) {
-      path_ = options.log_dir + "/" + (options.run_id.empty() ? name_of_run() : options.run_id);
-      make_folders(path_);
-      return;
-    }
-    keeps_logs_ = !options.tee.empty() || !options.redirect.empty();
-    if (keeps_logs_) {
-      path_ = make_temporary_folder();
-    } else {
-      path_ = temporary_.emplace().path();
-    }
-  }
-
-  const std::string& path() const { return path_; }
-  bool was_chosen_here() const { return keeps_logs_; }
-  bool has_logs() const { return !temporary_; }
-  std::string of_attempt(int64_t attempt) const {
-    return path_ + "/attempt_" + std::to_string(attempt);
-  }
-
- private:
-  bool keeps_logs_ = false;
-  std::optional<TemporaryFolder> temporary_;
-  std::string path_;
-};
-
 class Launch {
  public:
   explicit Launch(const LaunchOptions& options)
       : options_(options),
         plan_(make_plan(options)),
         port_(bind_port_of(plan_)),
-        folder_(options) {}
+        folder_(options, plan_) {}
 
   LaunchResult run() {
     const OrphanAdoption adoption;
@@ -83,15 +55,22 @@ class Launch {
     SignalWatch signals;
     group_options_ = {.grace = to_milliseconds(options_.grace),
                       .monitor_interval = to_milliseconds(options_.monitor_interval),
+                      .timeout = {},
+                      .notice_after = {},
+                      .on_still_running =
+                          [this](const auto& ended, const auto& running) {
+                            say(describe_still_running(ended, running, *options_.notice_after));
+                          },
                       .signals = &signals,
                       .guardian = &guardian};
-    if (folder_.was_chosen_here()) say("log files: " + folder_.path() + "\n");
+    if (options_.notice_after)
+      group_options_.notice_after = to_milliseconds(*options_.notice_after);
+    say(folder_.announcement());
     RankGroupResult attempt = run_attempt();
     while (attempt.signal == 0 && root_cause(attempt.ranks) &&
            result_.restarts < options_.max_restarts) {
       ++result_.restarts;
-      say(describe(attempt) + "; restart " + std::to_string(result_.restarts) + " of " +
-          std::to_string(options_.max_restarts) + "\n");
+      say(describe_restart(attempt));
       port_ = bind_port_of(plan_);
       attempt = run_attempt();
     }
@@ -106,14 +85,43 @@ class Launch {
 
  private:
   RankGroupResult run_attempt() {
-    const std::string folder = folder_.of_attempt(result_.restarts);
+    std::optional<TemporaryFolder> replacement;
+    std::string folder = folder_.of_attempt(result_.restarts);
+    std::optional<LaunchOutput> opened;
+    try {
+      open_output(opened, plan_, folder);
+    } catch (const Error& error) {
+      if (result_.restarts == 0) throw;
+      // A disk that has become full must not end the training. Without log files all output is
+      // shown.
+      say(std::string(error.what()) + "\nthis attempt has no log files");
+      LaunchPlan without_logs = plan_;
+      without_logs.tee = {};
+      without_logs.redirect = {};
+      folder = replacement.emplace().path();
+      open_output(opened, without_logs, folder);
+    }
+    has_logs_ = folder_.has_logs() && !replacement;
+    LaunchOutput& output = *opened;
     auto starts = plan_ranks(options_, plan_, std::exchange(port_, {}), result_.restarts, folder);
-    LaunchOutput output(console_, plan_, folder);
     RankGroupResult attempt = run_rank_group(std::move(starts), output, group_options_);
     output.finish(attempt.ranks);
     console_.write_pending();
-    if (!output.are_logs_complete()) say("some log files in " + folder + " are not complete\n");
+    if (!output.are_logs_complete()) say("some log files in " + folder + " are not complete");
     return attempt;
+  }
+
+  void open_output(std::optional<LaunchOutput>& output, const LaunchPlan& plan,
+                   const std::string& folder) {
+    make_rank_folders(plan, folder);
+    output.emplace(console_, plan, folder, [this](const std::string& text) { say(text); });
+  }
+
+  std::string describe_restart(const RankGroupResult& attempt) const {
+    const std::string reason = describe_reason(attempt.ranks[*root_cause(attempt.ranks)]);
+    return "restart " + std::to_string(result_.restarts) + " of " +
+           std::to_string(options_.max_restarts) + ": " + describe(attempt) +
+           (reason.empty() ? "" : "; " + reason);
   }
 
   std::string describe(const RankGroupResult& attempt) const {
@@ -124,7 +132,8 @@ class Launch {
     result_.signal = attempt.signal;
     if (attempt.signal != 0) {
       result_.exit_code = 128 + attempt.signal;
-      result_.report = "stopped by " + signal_name(attempt.signal) + killed(attempt) + "\n";
+      result_.report = "stopped by " + signal_name(attempt.signal) + killed(attempt) + "\n" +
+                       indented(describe_early_ends(attempt.ranks), "");
       return;
     }
     const auto cause = root_cause(attempt.ranks);
@@ -136,14 +145,14 @@ class Launch {
       result_.report += "; this was restart " + std::to_string(result_.restarts) + " of " +
                         std::to_string(options_.max_restarts);
     }
-    result_.report += "\n";
+    result_.report += "\n" + indented(describe_early_ends(attempt.ranks), "");
     if (rank.error) {
       result_.report += "its error:\n" + indented(describe_error(rank), "  ");
     }
-    if (!rank.err.empty()) {
-      result_.report += "the last lines of its standard error:\n" + indented(rank.err, "  | ");
+    if (const std::string lines = without_error(rank.err, rank); !lines.empty()) {
+      result_.report += "the last lines of its standard error:\n" + indented(lines, "  | ");
     }
-    if (folder_.has_logs()) {
+    if (has_logs_) {
       result_.report += "log files: " + folder_.of_attempt(result_.restarts) + "\n";
     }
   }
@@ -170,6 +179,7 @@ class Launch {
   LaunchPlan plan_;
   std::optional<MasterPort> port_;
   RunFolder folder_;
+  bool has_logs_ = false;  // of this attempt
   Console console_;
   RankGroupOptions group_options_;
   LaunchResult result_;

@@ -116,7 +116,7 @@ class RankGroup {
     milliseconds time = options_.monitor_interval;
     if (all_ended()) time = std::min(time, leftover_interval_);  // nobody tells of their end
     const Clock::time_point now = Clock::now();
-    for (const auto& moment : {timeout_at_, next_step_at_}) {
+    for (const auto& moment : {timeout_at_, next_step_at_, notice_at_}) {
       if (!moment) continue;
       time = std::min(time, std::chrono::ceil<milliseconds>(*moment - now));
     }
@@ -130,12 +130,27 @@ class RankGroup {
       timeout_at_.reset();
       kill_all();
     }
+    if (notice_at_ && now >= *notice_at_) {
+      notice_at_.reset();
+      tell_who_still_runs();
+    }
     if (!next_step_at_ || now < *next_step_at_) return;
     if (state_ == State::stopping) {
       kill_all();
     } else {
       give_up();
     }
+  }
+
+  // Once the ranks are being stopped the report will say it.
+  void tell_who_still_runs() const {
+    if (state_ != State::running || all_ended()) return;
+    std::vector<int64_t> ended;
+    std::vector<int64_t> running;
+    for (const Member& member : members_) {
+      (member.ended ? ended : running).push_back(member.result.rank);
+    }
+    options_.on_still_running(ended, running);
   }
 
   // --- output ---
@@ -181,17 +196,24 @@ class RankGroup {
   // --- ends ---
 
   void reap() {
-    // Those that ended before anybody was stopped have failed on their own.
+    if (collect_ended()) stop(SIGTERM);
+    if (all_ended()) clear_leftovers();
+  }
+
+  // Whether one of them failed on its own, as those have that ended before anybody was stopped.
+  bool collect_ended() {
     const bool by_itself = state_ == State::running;
     bool failure = false;
     for (Member& member : members_) {
-      if (!member.ended && collect(member)) {
-        member.result.stopped = !by_itself;
-        failure = failure || member.result.failed();
+      if (member.ended || !collect(member)) continue;
+      member.result.stopped = !by_itself;
+      failure = failure || member.result.failed();
+      if (options_.notice_after && by_itself && member.result.exit_code == 0 && !any_ended_well_) {
+        any_ended_well_ = true;
+        notice_at_ = Clock::now() + *options_.notice_after;
       }
     }
-    if (failure) stop(SIGTERM);
-    if (all_ended()) clear_leftovers();
+    return failure;
   }
 
   bool collect(Member& member) {
@@ -284,6 +306,7 @@ class RankGroup {
 
   void stop(int signal) {
     if (state_ != State::running) return;
+    collect_ended();  // who has ended by now was not stopped
     state_ = State::stopping;
     stopped_at_ = seconds_since_1970();
     next_step_at_ = Clock::now() + options_.grace;
@@ -316,10 +339,12 @@ class RankGroup {
   int signal_ = 0;
   bool timed_out_ = false;
   bool given_up_ = false;
+  bool any_ended_well_ = false;
   double stopped_at_ = 0;
   milliseconds leftover_interval_ = kFirstLeftoverInterval;
   std::optional<Clock::time_point> timeout_at_;
   std::optional<Clock::time_point> next_step_at_;  // of stopping: SIGKILL, then giving up
+  std::optional<Clock::time_point> notice_at_;
   std::vector<pollfd> entries_;
   std::array<char, 65536> buffer_ = {};
 };

@@ -4,14 +4,16 @@
 #include <poll.h>
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "accelerant/launch/rank_result.h"
+#include "core/fd.h"
 #include "launch/child_process.h"
-#include "launch/fd.h"
 #include "launch/guardian.h"
 #include "launch/signal_watch.h"
 
@@ -40,6 +42,10 @@ struct RankStart {
   Fd inherited = {};  // the rank keeps it open; closed here once the rank runs
 };
 
+// Ranks, each list in the order of the starts.
+using StillRunning =
+    std::function<void(const std::vector<int64_t>& ended, const std::vector<int64_t>& running)>;
+
 struct RankGroupOptions {
   // Between the polite signal and SIGKILL.
   std::chrono::milliseconds grace = std::chrono::seconds(30);
@@ -49,6 +55,11 @@ struct RankGroupOptions {
 
   // After this time all ranks are killed. None: no limit.
   std::optional<std::chrono::milliseconds> timeout = {};
+
+  // Called once if ranks still run so long after the first one has ended with exit code 0.
+  // None: never.
+  std::optional<std::chrono::milliseconds> notice_after = {};
+  StillRunning on_still_running = {};
 
   // Of a process that does nothing else but launch: its signals are passed on to the ranks, and
   // what ranks leave behind in their process groups gets the grace, too. Borrowed; may be null.

@@ -1,7 +1,7 @@
 #include "launch/rank_stream.h"
 
 #include <cerrno>
-#include <utility>
+#include <cstring>
 
 namespace accelerant::launch {
 namespace {
@@ -12,8 +12,12 @@ constexpr size_t kLongestLine = size_t{16} << 20;  // longer ones are shown in p
 
 }  // namespace
 
-RankStream::RankStream(ConsoleStream* console, std::string prefix, Fd log_file)
-    : console_(console), prefix_(std::move(prefix)), log_file_(std::move(log_file)) {}
+RankStream::RankStream(ConsoleStream* console, std::string prefix, Fd log_file,
+                       std::string log_path)
+    : console_(console),
+      prefix_(std::move(prefix)),
+      log_file_(std::move(log_file)),
+      log_path_(std::move(log_path)) {}
 
 void RankStream::receive(std::string_view bytes) {
   write_log(bytes);
@@ -69,7 +73,7 @@ void RankStream::show_line() {
   // Bars often begin with the carriage return; alone it shows nothing.
   if (line_ != "\r") {
     console_->begin_line();
-    console_->add(prefix_);
+    if (!line_.starts_with(prefix_)) console_->add(prefix_);  // messages of the library have it
     console_->add(line_);
   }
   line_.clear();
@@ -91,6 +95,10 @@ void RankStream::write_log(std::string_view bytes) {
     const ssize_t size = ::write(log_file_.get(), bytes.data(), bytes.size());
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) {  // the disk is full, say; that must not end the training
+      if (log_complete_) {
+        log_problem_ = "cannot write the log file " + log_path_ + ": " + std::strerror(errno) +
+                       "; the run goes on";
+      }
       log_complete_ = false;
       return;
     }

@@ -12,6 +12,63 @@ double time_of(const RankResult& rank) {
   return rank.error ? std::min(rank.error->time, rank.end_time) : rank.end_time;
 }
 
+// "rank 1", "ranks 0, 2", "ranks 0-6, 8"; `ranks` is sorted and not empty.
+std::string names_of(const std::vector<int64_t>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (last - i == 1) last = i;  // two are as short by themselves
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    lines.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  return lines;
+}
+
+std::string_view trimmed(std::string_view line) {
+  const size_t start = line.find_first_not_of(" \t\r");
+  if (start == std::string_view::npos) return {};
+  return line.substr(start, line.find_last_not_of(" \t\r") - start + 1);
+}
+
+// The first line of an error often has something in front: "[rank 1] terminated: ", "  what():  ".
+bool ends_with_words(std::string_view line, std::string_view words) {
+  if (words.empty() || !line.ends_with(words)) return false;
+  return line.size() == words.size() || line[line.size() - words.size() - 1] == ' ';
+}
+
+// How many lines from `at` on are the error's. Of an error that is longer than what is left of the
+// standard error, the beginning is missing there.
+size_t error_lines_at(const std::vector<std::string_view>& lines, size_t at,
+                      const std::vector<std::string_view>& error) {
+  for (size_t missing = 0; missing < (at == 0 ? error.size() : 1); ++missing) {
+    const size_t count = error.size() - missing;
+    if (at + count > lines.size()) continue;
+    size_t same = 0;
+    while (same < count) {
+      const std::string_view line = trimmed(lines[at + same]);
+      const std::string_view expected = trimmed(error[missing + same]);
+      const bool is_first = missing + same == 0;
+      if (is_first ? !ends_with_words(line, expected) : line != expected) break;
+      ++same;
+    }
+    if (same == count) return count;
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::optional<size_t> root_cause(const std::vector<RankResult>& ranks) {
@@ -64,11 +121,59 @@ std::string describe_failure(const std::vector<RankResult>& ranks, size_t cause,
   return text;
 }
 
+std::string describe_early_ends(const std::vector<RankResult>& ranks) {
+  std::vector<int64_t> ended;
+  for (const RankResult& rank : ranks) {
+    if (rank.exit_code == 0 && !rank.stopped) ended.push_back(rank.rank);
+  }
+  return ended.empty() ? "" : names_of(ended) + " had ended with exit code 0 before";
+}
+
+std::string describe_still_running(const std::vector<int64_t>& ended,
+                                   const std::vector<int64_t>& running,
+                                   std::chrono::duration<double> since_first) {
+  return names_of(ended) + " ended (exit code 0)" + (ended.size() == 1 ? " " : ", the first ") +
+         seconds_text(since_first) + " ago; " + names_of(running) +
+         (running.size() == 1 ? " is" : " are") + " still running";
+}
+
+std::string describe_reason(const RankResult& rank) {
+  if (const std::string error = describe_error(rank); !trimmed(error).empty()) {
+    return "its error: " + error.substr(0, error.find('\n'));
+  }
+  const auto lines = lines_of(rank.err);
+  const auto said = std::find_if(lines.rbegin(), lines.rend(),
+                                 [](std::string_view line) { return !trimmed(line).empty(); });
+  return said == lines.rend() ? "" : "its last line: " + std::string(trimmed(*said));
+}
+
 std::string describe_error(const RankResult& rank) {
   if (!rank.error) return "";
   const std::string step =
       rank.error->step ? "in step " + std::to_string(*rank.error->step) + ": " : "";
   return step + rank.error->message;
+}
+
+std::string without_error(std::string_view text, const RankResult& rank) {
+  if (!rank.error) return std::string(text);
+  const auto error = lines_of(rank.error->message);
+  const auto lines = lines_of(text);
+  std::string result;
+  for (size_t i = 0; i < lines.size();) {
+    if (const size_t count = error_lines_at(lines, i, error); count > 0) {
+      i += count;
+    } else {
+      result.append(lines[i++]).push_back('\n');
+    }
+  }
+  return result;
+}
+
+std::string seconds_text(std::chrono::duration<double> time) {
+  std::string text = std::to_string(time.count());
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) text.pop_back();
+  return text + " s";
 }
 
 std::string last_lines(std::string_view text, size_t count) {

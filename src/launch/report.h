@@ -1,6 +1,8 @@
 // What to say of a group that failed.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,8 +26,28 @@ std::string signal_name(int signal);
 std::string describe_failure(const std::vector<RankResult>& ranks, size_t cause,
                              int64_t world_size);
 
+// "ranks 1, 3 had ended with exit code 0 before": those that were through when others failed or were
+// stopped. Empty if there are none.
+std::string describe_early_ends(const std::vector<RankResult>& ranks);
+
+// "rank 1 ended (exit code 0) 10 s ago; ranks 0, 2 are still running".
+std::string describe_still_running(const std::vector<int64_t>& ended,
+                                   const std::vector<int64_t>& running,
+                                   std::chrono::duration<double> since_first);
+
+// Why a rank failed, in one line: the first of its error report or else the last of its standard
+// error. Empty if it has neither.
+std::string describe_reason(const RankResult& rank);
+
 // The message of the rank's error report with its step, indented; empty if it wrote none.
 std::string describe_error(const RankResult& rank);
+
+// `text`, lines of the rank's standard error, without those that only say again what its error
+// report says.
+std::string without_error(std::string_view text, const RankResult& rank);
+
+// "2.5 s".
+std::string seconds_text(std::chrono::duration<double> time);
 
 // The last `count` lines of a text.
 std::string last_lines(std::string_view text, size_t count);

@@ -68,15 +68,8 @@ std::string tail_of(const RankResult& rank) {
                      (rank.stopped ? "stopped" : describe_end(rank)) + "\n";
   text += indented(describe_error(rank), "error: ");
   text += indented(last_lines(rank.out, kReportedLines), "out: ");
-  text += indented(last_lines(rank.err, kReportedLines), "err: ");
+  text += indented(without_error(last_lines(rank.err, kReportedLines), rank), "err: ");
   return text;
-}
-
-std::string seconds_text(std::chrono::duration<double> time) {
-  std::string text = std::to_string(time.count());
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.ends_with('.')) text.pop_back();
-  return text + " s";
 }
 
 std::string report_of(const RunRanksResult& result, const RunRanksOptions& options) {

@@ -21,7 +21,7 @@ SignalWatch::SignalWatch() {
     if (!is_ignored(signal)) sigaddset(&watched_, signal);
   }
   sigset_t blocked = watched_;
-  sigaddset(&blocked, SIGPIPE);
+  for (const int signal : {SIGPIPE, SIGXFSZ}) sigaddset(&blocked, signal);
   ::pthread_sigmask(SIG_BLOCK, &blocked, &before_);
   fd_.reset(::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -29,7 +29,9 @@ SignalWatch::SignalWatch() {
 SignalWatch::~SignalWatch() {
   // What is still waiting has been dealt with, or comes too late; it must not kill us now.
   sigset_t left = watched_;
-  if (sigismember(&before_, SIGPIPE) == 0) sigaddset(&left, SIGPIPE);
+  for (const int signal : {SIGPIPE, SIGXFSZ}) {
+    if (sigismember(&before_, signal) == 0) sigaddset(&left, signal);
+  }
   const timespec no_time = {};
   while (::sigtimedwait(&left, nullptr, &no_time) > 0) {
   }

@@ -5,13 +5,14 @@
 
 #include <optional>
 
-#include "launch/fd.h"
+#include "core/fd.h"
 
 namespace accelerant::launch {
 
 // While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not end this thread's process but are read
-// here, and a closed pipe is an error of write() instead of a signal. Signals that the process was
-// told to ignore (nohup) stay ignored. For the only thread of a process.
+// here, and a closed pipe or a file that must not grow (ulimit -f) is an error of write() instead of
+// a signal. Signals that the process was told to ignore (nohup) stay ignored. For the only thread of
+// a process.
 class SignalWatch {
  public:
   SignalWatch();

@@ -3,6 +3,7 @@
 
 #include "support/expect_error.h"
 #include "support/on_device.h"
+#include "support/ranks.h"
 
 namespace {
 
@@ -31,6 +32,18 @@ TEST_P(SetSeed, ProcessesDrawTheSameUnlessToldOtherwise) {
   EXPECT_TRUE(draw().equal(first));
   set_seed(2, {.device_specific = true, .process_index = 3});
   EXPECT_TRUE(draw().equal(first));
+}
+
+// In processes of their own, as launchers start them, without an Accelerator.
+RANK_TEST(SetSeedRanks, TheProcessIsThatOfTheLauncher, 3) {
+  const auto numbers_of = [](uint64_t seed, const accelerant::SetSeedOptions& options) {
+    set_seed(seed, options);
+    return torch::randn({8});
+  };
+  const auto own = numbers_of(5, {.device_specific = true});
+  EXPECT_TRUE(own.equal(numbers_of(5 + static_cast<uint64_t>(rank()), {})));
+  EXPECT_TRUE(
+      numbers_of(5, {}).equal(numbers_of(5, {.device_specific = true, .process_index = 0})));
 }
 
 TEST(SetSeedOptions, Deterministic) {

@@ -70,6 +70,27 @@ def test_no_abbreviations():
     assert "--num-proc" in result.stderr
 
 
+@pytest.mark.parametrize("arguments, suggestion", [
+    (["launch", "--num-procs", "2", "true"], "--num-procs: did you mean --num-processes?"),
+    (["launch", "--num_proc=2", "true"], "--num_proc: did you mean --num-processes?"),
+    (["launch", "--mixed", "bf16", "true"], "--mixed: did you mean --mixed-precision?"),
+    (["launch", "-cpu", "true"], "-cpu: did you mean --cpu?"),
+    (["launch", "--qiuet", "true"], "--qiuet: did you mean --quiet?"),
+    (["test", "--num-procs", "2"], "--num-procs: did you mean --num-processes?"),
+    (["test", "--cpus"], "--cpus: did you mean --cpu?"),
+    (["env", "--hlep"], "--hlep: did you mean --help?"),
+    (["launch", "--fsdp", "true"], None),
+    (["launch", "--n", "2", "true"], None),
+    (["env", "everything"], None)])
+def test_unknown_options(arguments, suggestion):
+    result = run(*arguments)
+    assert result.returncode == 2
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("The following argument")
+    assert lines[1:-1] == ([suggestion] if suggestion else [])
+    assert lines[-1] == "Run with --help for more information."
+
+
 @pytest.mark.parametrize("mark", [[], ["--"]])
 def test_arguments_of_the_program_are_its_own(mark):
     arguments = ["--cpu", "--num_processes", "7", "--", "-x", "--help", "", "a b"]

@@ -47,9 +47,9 @@ void expect_log_of(const char* variable, const char* rank, const char* text) {
 TEST(LogDeathTest, NamesTheRankAndKnowsTheMainProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   expect_log_of("RANK", "0",
-                "^.accelerant rank 0. warning: all\n.accelerant rank 0. warning: main\n$");
-  expect_log_of("RANK", "3", "^.accelerant rank 3. warning: all\n$");
-  expect_log_of("OMPI_COMM_WORLD_RANK", "2", "^.accelerant rank 2. warning: all\n$");
+                "^.rank 0. accelerant warning: all\n.rank 0. accelerant warning: main\n$");
+  expect_log_of("RANK", "3", "^.rank 3. accelerant warning: all\n$");
+  expect_log_of("OMPI_COMM_WORLD_RANK", "2", "^.rank 2. accelerant warning: all\n$");
   // Not inside a step: one process.
   expect_log_of("SLURM_PROCID", "1", "^.accelerant. warning: all\n.accelerant. warning: main\n$");
 }

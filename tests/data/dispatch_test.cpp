@@ -264,12 +264,36 @@ TEST(Dispatch, AProcessThatStaysBehindIsTold) {
   FakeNetwork network(2);
   dispatch_on(network, {.num_processes = 2}, [&](int64_t rank, const Placement& placement) {
     const auto loader = index_loader(60, {.batch_size = 2}).placed(placement);
-    if (rank == 0) {
-      watch(loader, 3);
-      watch(loader, 1);
-    } else {
-      EXPECT_TRUE(contains(error_of([&] { loop_over(loader); }), "different places"));
+    if (rank == 0) watch(loader, 3);
+    EXPECT_TRUE(contains(whole_error_of([&] { loop_over(loader); }), "different places"));
+  });
+}
+
+// In the first loops as in later ones, and whether or not there is more than one step.
+TEST(Dispatch, LoopsOverDifferentLoadersAreAnErrorOfAll) {
+  for (const bool is_first : {true, false}) {
+    for (const int64_t length : {60, 6}) {
+      FakeNetwork network(3);
+      dispatch_on(network, {.num_processes = 3}, [&](int64_t rank, const Placement& placement) {
+        const auto train = index_loader(length, {.batch_size = 2}).placed(placement);
+        const auto evaluate = index_loader(length, {.batch_size = 1}).placed(placement);
+        if (!is_first) loop_over(train), loop_over(evaluate);
+        const std::string error = whole_error_of([&] { loop_over(rank == 1 ? evaluate : train); });
+        const std::string loop = is_first ? "loop 1" : "loop 2";
+        EXPECT_TRUE(contains(error, "rank 0: " + loop + " over loader 0 (batch_size 2)"));
+        EXPECT_TRUE(contains(error, "rank 1: " + loop + " over loader 1 (batch_size 1)"));
+        EXPECT_TRUE(contains(error, "rank 2: " + loop + " over loader 0 (batch_size 2)"));
+      });
     }
+  }
+}
+
+TEST(Dispatch, FirstLoopsMayComeInAnyOrder) {
+  FakeNetwork network(2);
+  dispatch_on(network, {.num_processes = 2}, [&](int64_t rank, const Placement& placement) {
+    const auto train = index_loader(8, {.batch_size = 2}).placed(placement);
+    const auto evaluate = index_loader(8, {.batch_size = 2}).placed(placement);
+    EXPECT_EQ(joined(loop_over(evaluate)), joined(loop_over(train))) << "rank " << rank;
   });
 }
 

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "dist/parallel_net.h"
+#include "dist/progress.h"
 #include "support/count_exchanges.h"
 #include "support/ranks.h"
 
@@ -50,10 +51,67 @@ RANK_TEST(DataParallelSteps, NoGradientsAreSentWithoutSynchronisation, 2) {
   {
     const torch::NoGradGuard no_grad;
     call(true, [&] { return Tensors{net->out(net->norm(net->hidden(batch_of(6, 0))))}; });
-    EXPECT_EQ(counted.bytes_of(), buffers);
-    call(true, [&] { return Tensors{net->out(net->norm(net->hidden(batch_of(7, 0))))}; });
-    EXPECT_EQ(counted.bytes_of(), buffers);
+    EXPECT_EQ(counted.calls_of(), 0);
   }
+  step(7, false);  // the buffers of step 5
+  EXPECT_EQ(counted.bytes_of(), buffers);
+}
+
+// In the middle of the training, where the others go on. In the mode of training it even changes buffers.
+RANK_TEST(DataParallelSteps, OneProcessMayEvaluateAlone, 2) {
+  const auto world = join_world();
+  auto net = std::make_shared<Net>(std::set<std::string>{"in", "norm", "out"});
+  auto parallel = parallel_of(world, net);
+  const auto call = call_of(*parallel);
+  const auto forward = [&](int64_t step) {
+    return call(
+        true, [&] { return Tensors{net->out(net->norm(net->hidden(batch_of(step, rank()))))}; })[0];
+  };
+  CountExchanges counted;
+  for (int64_t step = 0; step < 6; ++step) {
+    forward(step).pow(2).mean().backward();
+    step_and_clear(*net);
+    if (step % 2 != rank()) continue;
+    counted.reset();
+    const torch::NoGradGuard no_grad;
+    net->train(step >= 4);
+    forward(100 + step);
+    {
+      const c10::InferenceMode inference;
+      forward(200 + step);
+    }
+    net->train();
+    EXPECT_EQ(counted.calls_of(), 0);
+  }
+  forward(6).pow(2).mean().backward();
+  expect_same_on_all_ranks(*world, net->parameters());
+  // The forward of each has gone on from the buffers of rank 0: its own batch is all that differs.
+  const auto num_batches = net->norm->num_batches_tracked.item<int64_t>();
+  EXPECT_EQ(num_batches, 7 + 2);
+  call(false, [&] { return Tensors{}; });
+  expect_same_on_all_ranks(*world, net->buffers());
+}
+
+RANK_TEST(DataParallelSteps, ASecondBackwardHasTheNameOfItsExchange, 2) {
+  const auto world = join_world();
+  auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
+  auto parallel = parallel_of(world, net);
+  const auto call = call_of(*parallel);
+  const auto output =
+      call(true, [&] { return Tensors{net->out(net->hidden(batch_of(0, rank())))}; })[0];
+  output.sum().backward({}, /*retain_graph=*/true);
+  const int64_t before = world->progress().snapshot().number;
+  std::string during;
+  net->in->weight.register_hook(
+      [&](const at::Tensor&) { during = world->progress().snapshot().operation; });
+  output.pow(2).sum().backward();
+  EXPECT_EQ(during, "averaging gradients");
+  const auto after = world->progress().snapshot();
+  EXPECT_EQ(after.operation, "");
+  EXPECT_EQ(after.number, before + 1);
+  EXPECT_EQ(after.recent.back(), "averaging gradients");
+  EXPECT_TRUE(after.ordered);
+  expect_same_on_all_ranks(*world, {net->in->weight.grad()});
 }
 
 RANK_TEST(DataParallelSteps, BuffersOfAllTypesAreThoseOfRank0, 2) {

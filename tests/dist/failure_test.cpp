@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "support/expect_error.h"
+#include "support/ranks.h"
 
 namespace {
 
@@ -28,30 +29,48 @@ std::string translated(const std::string& text) {
   });
 }
 
-TEST(FailureTest, ErrorsNameTheExchange) {
-  for (const char* text : {"[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed "
-                           "by peer [127.0.0.1]:4711",
+// The cause, what to do, where this process noticed it, and what the connection said: each once.
+TEST(FailureTest, ErrorsSayEachThingOnce) {
+  for (const char* text : {"[pair.cc:534] Connection closed by peer [127.0.0.1]:4711",
                            "writev: Connection reset by peer", "Broken pipe"}) {
-    const std::string error = translated(text);
-    EXPECT_TRUE(
-        contains(error, "Rank 1 of 4 lost its connection to another process (gather, step 30)"));
-    EXPECT_TRUE(contains(error, text));
+    EXPECT_EQ(translated(text),
+              "Another process has closed its connection; look at the output of the others. Rank 1 "
+              "of 4 lost its connection to another process (gather, step 30): " +
+                  std::string(text));
   }
   for (const char* text : {"[pair.cc:144] Timed out waiting 6000ms for recv operation to complete",
                            "[buffer.cc:72] Application timeout caused pair closure"}) {
-    const std::string error = translated(text);
-    EXPECT_TRUE(contains(error, "Rank 1 of 4 waited too long for the others (gather, step 30)"));
-    EXPECT_TRUE(contains(error, text));
+    EXPECT_EQ(
+        translated(text),
+        "There was no answer; where processes are only slow, raise the timeout of the process "
+        "group. Rank 1 of 4 waited too long for the others (gather, step 30): " +
+            std::string(text));
   }
-  EXPECT_TRUE(
-      contains(translated("unsupported type"),
-               "Rank 1 of 4 failed to exchange data (gather, step 30): got unsupported type"));
+  EXPECT_EQ(translated("unsupported type"),
+            "Unsupported type; look at the output of the other processes for the first error. Rank "
+            "1 of 4 failed to exchange data (gather, step 30)");
+}
+
+// In the report, and behind the rank and step of standard error.
+TEST(FailureTest, TheBriefFormLeavesOutRankAndStep) {
+  try {
+    rethrow_as_error(std::make_exception_ptr(std::runtime_error("Broken pipe")),
+                     FailedExchange{.operation = "gather", .rank = 1, .size = 4, .step = 30});
+  } catch (const accelerant::dist::ExchangeError& error) {
+    EXPECT_EQ(error.brief(),
+              "Another process has closed its connection; look at the output of the others. This "
+              "process lost its connection to another process (gather): Broken pipe");
+    EXPECT_TRUE(error.is_consequence());
+  }
 }
 
 TEST(FailureTest, StacksAreLeftOut) {
   EXPECT_EQ(brief("Broken pipe\nException raised from sendBytes at utils.hpp:643\nframe #0: x"),
             "Broken pipe");
   EXPECT_EQ(brief("two\nlines\n"), "two\nlines");
+  EXPECT_EQ(brief("Connection closed by peer [::1]:2. This is typically caused by a remote worker "
+                  "crashing. Check the logs of the remote worker before reporting an error. GLHF!"),
+            "Connection closed by peer [::1]:2");
 }
 
 TEST(FailureTest, AnErrorOfOursStaysAsItIs) {
@@ -66,6 +85,7 @@ class FailureDeathTest : public testing::Test {
  protected:
   FailureDeathTest() {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
+    if (rank_test::is_rank()) return;
     // The same in the process of the death test, which runs this again.
     if (std::getenv("FAILURE_TEST_FOLDER") == nullptr) {
       char folder[] = "/tmp/failure_test.XXXXXX";
@@ -75,6 +95,7 @@ class FailureDeathTest : public testing::Test {
     setenv("TORCHELASTIC_ERROR_FILE", report_.c_str(), 1);
   }
   ~FailureDeathTest() override {
+    if (rank_test::is_rank()) return;
     unlink(report_.c_str());
     rmdir(std::getenv("FAILURE_TEST_FOLDER"));
     unsetenv("FAILURE_TEST_FOLDER");
@@ -93,7 +114,8 @@ class FailureDeathTest : public testing::Test {
 }
 
 TEST_F(FailureDeathTest, AnUncaughtExceptionIsReported) {
-  EXPECT_EXIT(fail_uncaught(), testing::ExitedWithCode(1), "\\[rank 3\\] terminated: out of luck");
+  EXPECT_EXIT(fail_uncaught(), testing::ExitedWithCode(1),
+              "\\[rank 3\\] terminated in step 5: out of luck");
   const auto report = accelerant::read_error_report(report_);
   ASSERT_TRUE(report);
   EXPECT_EQ(report->message, "out of luck");
@@ -109,6 +131,23 @@ TEST_F(FailureDeathTest, AWaitInVainEndsTheProcess) {
   EXPECT_EQ(report->message, "waits in vain");
   EXPECT_EQ(report->rank, 2);
   EXPECT_EQ(report->step, 7);
+}
+
+// In a rank, from the start on: the program fails before it has an Accelerator. The handler is set when the
+// program is loaded, so it is another program: this one, as a rank.
+TEST_F(FailureDeathTest, AnExceptionBeforeThereIsAHandlerIsReported) {
+  if (rank_test::is_rank()) {
+    std::thread([] { throw std::runtime_error("no such file"); }).join();
+    return;
+  }
+  unsetenv("TORCHELASTIC_ERROR_FILE");
+  const auto result = rank_test::run({.num_ranks = 1});
+  ASSERT_TRUE(result.ranks[0].error) << result.report;
+  EXPECT_EQ(result.ranks[0].error->message, "no such file");
+  EXPECT_EQ(result.ranks[0].error->rank, 0);
+  EXPECT_FALSE(result.ranks[0].error->step);
+  EXPECT_EQ(result.ranks[0].exit_code, 1);
+  EXPECT_TRUE(contains(result.ranks[0].err, "[rank 0] terminated: no such file"));
 }
 
 void write_to_a_broken_pipe() {

@@ -81,13 +81,16 @@ RunRanksResult run_with(const std::string& failpoint, int num_ranks,
 std::string error_report(const RunRanksResult& result, size_t rank) {
   const RankResult& ended = result.ranks.at(rank);
   EXPECT_EQ(ended.exit_code, 1) << ended.err;
-  EXPECT_TRUE(contains(ended.err, "[rank " + std::to_string(rank) + "] terminated: ") ||
-              contains(ended.err, "waits in vain"));
+  const std::string name = "[rank " + std::to_string(rank) + "] ";
+  EXPECT_TRUE(contains(ended.err, name + "terminated") || contains(ended.err, "waits in vain"));
   if (!ended.error) {
     ADD_FAILURE() << "rank " << rank << " left no report:\n" << ended.err;
     return "";
   }
   EXPECT_EQ(ended.error->rank, static_cast<int64_t>(rank));
+  // The report has both beside the message.
+  EXPECT_FALSE(ended.error->message.starts_with(name.substr(1, name.size() - 3)));
+  EXPECT_EQ(ended.error->message.find("Rank " + std::to_string(rank)), std::string::npos);
   return ended.error->message;
 }
 
@@ -96,9 +99,8 @@ TEST(Faults, ARankDiesInBackward) {
   const auto result = run_with("gradient:kill@3/rank=1", 2);
   EXPECT_EQ(result.ranks[1].signal, SIGKILL);
   const std::string error = error_report(result, 0);
-  EXPECT_TRUE(
-      contains(error, "lost its connection to another process (averaging gradients, step 3)"));
-  EXPECT_TRUE(contains(error, "rank 1 has ended without a word"));
+  EXPECT_TRUE(error.starts_with("Rank 1 has ended without a word; look at the end of its output"));
+  EXPECT_TRUE(contains(error, "lost its connection to another process (averaging gradients)"));
   EXPECT_EQ(result.ranks[0].error->step, 3);
 }
 
@@ -120,8 +122,9 @@ TEST(Faults, TheRankThatServesTheStoreDies) {
 TEST(Faults, AnErrorOfOneRankIsNamedByTheOthers) {
   if (rank_test::is_rank()) return train(quick_options(), 5);
   const auto result = run_with("backward:throw@2/rank=1", 2);
-  EXPECT_TRUE(contains(error_report(result, 1), "failpoint backward"));
-  EXPECT_TRUE(contains(error_report(result, 0), "rank 1 failed: failpoint backward"));
+  const std::string cause = error_report(result, 1);
+  EXPECT_TRUE(contains(cause, "failpoint backward"));
+  EXPECT_TRUE(error_report(result, 0).starts_with("Rank 1 failed: " + cause + "; look at"));
   EXPECT_TRUE(contains(result.report, "failpoint backward"));
 }
 
@@ -133,8 +136,8 @@ TEST(Faults, AHungRankIsNamedByTheMonitorAndByTheTimeout) {
   }
   const auto result = run_with("gradient:stop@3/rank=1", 2);
   const std::string error = error_report(result, 0);
-  EXPECT_TRUE(contains(error, "waited too long for the others (averaging gradients, step "));
-  EXPECT_TRUE(contains(error, "nothing is heard of rank 1"));
+  EXPECT_TRUE(contains(error, "waited too long for the others (averaging gradients)"));
+  EXPECT_TRUE(error.starts_with("Rank 1 has not answered since "));
   EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 has not answered since"));
 }
 
@@ -145,7 +148,7 @@ TEST(Faults, TheRankThatServesTheStoreHangs) {
     return train(options, 5);
   }
   const auto result = run_with("gradient:stop@3/rank=0", 2);
-  EXPECT_TRUE(contains(error_report(result, 1), "the store does not answer"));
+  EXPECT_TRUE(error_report(result, 1).starts_with("The store does not answer"));
   EXPECT_TRUE(contains(result.ranks[1].err, "warning: the store has not answered since"));
 }
 
@@ -156,9 +159,9 @@ TEST(Faults, ARankInAnEndlessLoopIsNamed) {
     return train(options, 5);
   }
   const auto result = run_with("backward:hang@3/rank=1", 2);
-  EXPECT_TRUE(contains(error_report(result, 0), "rank 1 is behind"));
+  EXPECT_TRUE(error_report(result, 0).starts_with("Rank 1 is behind, at step 3, in user code; "));
   EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 is at step 3, in user code, since"));
-  EXPECT_TRUE(contains(result.ranks[0].err, "rank 0 waits in averaging gradients (call"));
+  EXPECT_TRUE(contains(result.ranks[0].err, "rank 0 waits in averaging gradients (exchange"));
 }
 
 // --- Stopped for a moment -------------------------------------------------------------------------
@@ -209,8 +212,8 @@ TEST(Faults, ACollectiveThatOneRankSkipsIsAnError) {
   const std::string error_1 = result.ranks[1].err;
   // Whoever is the first ends the connection of the other.
   EXPECT_TRUE(contains(error_0 + error_1, "waits in vain in"));
-  EXPECT_TRUE(contains(error_0 + error_1, "is at step 2, in wait_for_everyone (call"));
-  EXPECT_TRUE(contains(error_0 + error_1, "is at step 3, in averaging gradients (call"));
+  EXPECT_TRUE(contains(error_0 + error_1, "of rank 0 is wait_for_everyone (step 2)") ||
+              contains(error_0 + error_1, "of rank 1 is averaging gradients (step 3)"));
   for (const size_t each : {0U, 1U}) EXPECT_NE(error_report(result, each), "");
 }
 
@@ -224,14 +227,14 @@ TEST(Faults, ACollectiveThatOneRankSkipsAfterTheFirstStepIsAnError) {
   const auto result = rank_test::run({.num_ranks = 2});
   const std::string errors = result.ranks[0].err + result.ranks[1].err;
   EXPECT_TRUE(contains(errors, "waits in vain in"));
-  EXPECT_TRUE(contains(errors, "in gather (call"));
+  EXPECT_TRUE(contains(errors, "in gather (exchange") || contains(errors, "rank 0 is gather"));
 }
 
 TEST(Faults, ARankThatFinishesEarlyIsNamed) {
   if (rank_test::is_rank()) return train(quick_options(), rank() == 0 ? 5 : 3);
   const auto result = rank_test::run({.num_ranks = 2});
   EXPECT_EQ(result.ranks[1].exit_code, 0);
-  EXPECT_TRUE(contains(error_report(result, 0), "rank 1 has finished"));
+  EXPECT_TRUE(contains(error_report(result, 0), "ank 1 has finished"));
 }
 
 // --- Two machines ---------------------------------------------------------------------------------

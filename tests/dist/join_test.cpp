@@ -1,8 +1,15 @@
 // Training with different numbers of batches.
 #include "dist/join.h"
 
+#include <accelerant/dist/collectives.h>
+#include <accelerant/dist/local_sgd.h>
+#include <accelerant/dist/metrics.h>
+#include <accelerant/dist/objects.h>
+#include <accelerant/dist/process_control.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
 
 #include "dist/parallel_net.h"
 #include "support/expect_error.h"
@@ -13,6 +20,7 @@ namespace {
 using namespace parallel_net;  // NOLINT: the subject of this file
 using accelerant::dist::join_uneven;
 using accelerant::dist::JoinOptions;
+namespace dist = accelerant::dist;
 
 struct UnevenCase {
   const char* name = "";
@@ -194,9 +202,91 @@ RANK_TEST(Join, RefusesNonsense, 2) {
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
   auto parallel = parallel_of(world, net);
   join_uneven({parallel.get()}, {}, [&] {
-    EXPECT_TRUE(contains(error_of([&] { join_uneven({parallel.get()}, {}, [] {}); }), "two joins"));
+    EXPECT_TRUE(
+        contains(error_of([&] { join_uneven({parallel.get()}, {}, [] {}); }), "inside another"));
   });
   expect_same_on_all_ranks(*world, net->parameters());
+}
+
+// At once, before anything has been exchanged, so that the training can go on; and with inputs in all processes
+// as well.
+RANK_TEST(Join, RefusesOtherExchanges, 2) {
+  const auto world = join_world();
+  auto net = std::make_shared<Net>(std::set<std::string>{"in", "norm", "out"});
+  auto parallel = parallel_of(world, net);
+  const auto call = call_of(*parallel);
+  auto other = std::make_shared<Net>(std::set<std::string>{"in", "out"});
+  auto parallel_other = parallel_of(world, other);
+  const at::Tensor one = torch::ones({1});
+  nlohmann::json object = 1;
+  const std::vector<std::pair<std::string, std::function<void()>>> others = {
+      {"gather", [&] { dist::gather(*world, one); }},
+      {"gather_for_metrics", [&] { dist::gather_for_metrics(*world, {}, one); }},
+      {"pad_across_processes", [&] { dist::pad_across_processes(*world, one); }},
+      {"reduce", [&] { dist::reduce(*world, one); }},
+      {"all_reduce_", [&] { dist::all_reduce_(*world, one); }},
+      {"broadcast", [&] { dist::broadcast(*world, one); }},
+      {"wait_for_everyone", [&] { dist::wait_for_everyone(*world); }},
+      {"gather_object", [&] { dist::gather_object(*world, object); }},
+      {"broadcast_object", [&] { dist::broadcast_object(*world, object); }},
+      {"main_process_first", [&] { dist::main_process_first(*world, [] {}); }},
+      {"averaging parameters", [&] { dist::average_parameters(*world, net->parameters()); }},
+      {"comparing the models", [&] { parallel_of(world, other); }},
+  };
+  const auto train = [&](Net& trained, const Call& calls, int64_t step) {
+    calls(true, [&] { return Tensors{trained.out(trained.hidden(batch_of(step, rank())))}; })[0]
+        .mean()
+        .backward();
+    step_and_clear(trained);
+  };
+  const auto call_other = call_of(*parallel_other);
+  join_uneven({parallel.get()}, {}, [&] {
+    for (int64_t step = 0; step < 2 + 2 * rank(); ++step) {
+      for (const auto& [name, exchange] : others) {
+        const std::string error = error_of(exchange);
+        EXPECT_TRUE(contains(error, "An exchange inside join_uneven_inputs(): " + name)) << error;
+        EXPECT_TRUE(contains(error, "call it after join_uneven_inputs()")) << error;
+      }
+      EXPECT_TRUE(contains(error_of([&] { train(*other, call_other, step); }), "not joined"));
+      EXPECT_TRUE(
+          contains(error_of([&] { parallel_other->synchronise_next_backward(); }), "not joined"));
+      call(true,
+           [&] { return Tensors{net->out(net->norm(net->hidden(batch_of(step, rank()))))}; })[0]
+          .mean()
+          .backward();
+      step_and_clear(*net);
+    }
+  });
+  expect_same_on_all_ranks(*world, net->parameters());
+  expect_same_on_all_ranks(*world, net->buffers());
+  for (const auto& [name, exchange] : others) exchange();
+  train(*other, call_other, 0);
+  expect_same_on_all_ranks(*world, other->parameters());
+}
+
+// The others hear of it at once, as of any other failure.
+RANK_TEST(Join, AnExchangeInOneProcessEndsAll, 2) {
+  const auto world = join_world();
+  auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
+  auto parallel = parallel_of(world, net);
+  const auto call = call_of(*parallel);
+  const std::string error = error_of([&] {
+    join_uneven({parallel.get()}, {}, [&] {
+      for (int64_t step = 0; step < 1 + rank(); ++step) {
+        call(true, [&] { return Tensors{net->out(net->hidden(batch_of(step, rank())))}; })[0]
+            .mean()
+            .backward();
+      }
+      // Rank 0 has ended by now, and follows.
+      if (rank() == 1) dist::gather(*world, torch::ones({1}));
+    });
+  });
+  if (rank() == 1) {
+    EXPECT_TRUE(contains(error, "An exchange inside join_uneven_inputs(): gather")) << error;
+    world->close();
+  } else {
+    EXPECT_TRUE(contains(error, "lost its connection")) << error;
+  }
 }
 
 }  // namespace

@@ -60,9 +60,12 @@ def test_torchrun(tmp_path, expected_hash, rendezvous):
 def mpirun(folder) -> list:
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed")
+    # Two runs that begin at once race to make the same folder in /tmp, and one fails; so each has its own.
+    session = folder.with_name(folder.name + "_session")
+    session.mkdir()
     # All processes are on this machine, where there may be no ssh.
     return ["mpirun", "-np", str(RANKS), "--allow-run-as-root", "--oversubscribe", "--mca", "plm_rsh_agent", "sh",
-            PROGRAM, str(folder)]
+            "--mca", "orte_tmpdir_base", str(session), PROGRAM, str(folder)]
 
 
 def test_mpirun(tmp_path, expected_hash):

@@ -103,10 +103,12 @@ struct Processes {
   }
 
   void start(size_t rank) {
-    monitors.push_back(std::make_unique<Monitor>(
-        static_cast<int64_t>(rank), static_cast<int64_t>(progress.size()), options,
-        std::make_unique<MemoryBoard>(shared, rank), progress[rank],
-        [this](const std::string& error) { said.add(error); }));
+    monitors.push_back(
+        std::make_unique<Monitor>(static_cast<int64_t>(rank), static_cast<int64_t>(progress.size()),
+                                  options, std::make_unique<MemoryBoard>(shared, rank),
+                                  progress[rank], [this, rank](const std::string& error) {
+                                    said.add("rank " + std::to_string(rank) + ": " + error);
+                                  }));
   }
 
   Said said;  // also by ranks that would have ended
@@ -128,7 +130,7 @@ TEST(MonitorTest, NamesAHungProcessAndItsReturn) {
   {
     const auto gather = run.progress[0].collective("gather");
     EXPECT_TRUE(contains(run.said.await("rank 1 is at step 0, in user code"),
-                         "rank 0 waits in gather (call 1)"));
+                         "rank 0 waits in gather (exchange 1)"));
   }
   EXPECT_NE(run.said.await("rank 1 goes on"), "");
 }
@@ -139,9 +141,9 @@ TEST(MonitorTest, EveryProcessThatWaitsInVainIsTold) {
   const auto gather = run.progress[0].collective("gather");
   const auto also = run.progress[1].collective("gather");
   const auto barrier = run.progress[2].collective("barrier");
-  EXPECT_TRUE(contains(run.said.await("Rank 0 waits in vain"), "call 1 of rank 2 is barrier"));
-  EXPECT_NE(run.said.await("Rank 1 waits in vain"), "");
-  EXPECT_TRUE(contains(run.said.await("Rank 2 waits in vain"), "call 1 of rank 0 is gather"));
+  EXPECT_TRUE(contains(run.said.await("rank 0: waits in vain"), "exchange 1 of rank 2 is barrier"));
+  EXPECT_NE(run.said.await("rank 1: waits in vain"), "");
+  EXPECT_TRUE(contains(run.said.await("rank 2: waits in vain"), "exchange 1 of ranks 0 and 1 is"));
 }
 
 TEST(MonitorTest, AProcessThatHasLeftIsNotWaitedFor) {
@@ -149,7 +151,7 @@ TEST(MonitorTest, AProcessThatHasLeftIsNotWaitedFor) {
   run.start();
   run.monitors[1]->stop();
   const auto gather = run.progress[0].collective("gather");
-  EXPECT_TRUE(contains(run.said.await("Rank 0 waits in vain"), "rank 1 has finished"));
+  EXPECT_TRUE(contains(run.said.await("waits in vain"), "rank 1 has finished"));
 }
 
 TEST(MonitorTest, SaysThatTheStoreIsSilent) {
@@ -179,21 +181,23 @@ TEST(MonitorTest, WhoEnded) {
   // 1 and 0 have lost a connection; so it must have been that of 2.
   run.monitors[1]->fail(ProcessState::lost, "Connection closed by peer");
   run.monitors[0]->fail(ProcessState::lost, "Connection closed by peer");
-  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)), "rank 2 has ended without a word");
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)).cause,
+            "rank 2 has ended without a word");
   // Unless it says so.
   run.monitors[2]->fail(ProcessState::failed, "out of memory");
-  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)), "rank 2 failed: out of memory");
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)).cause, "rank 2 failed: out of memory");
 }
 
 TEST(MonitorTest, WhoEndedIsNotKnownForLong) {
   Processes run(3, quick());
   run.start();
   run.monitors[0]->fail(ProcessState::lost, "Connection closed by peer");
-  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)),
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)).cause,
             "of ranks 1 and 2 at least one has ended without a word");
   run.shared->answers = false;
-  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)),
-            "the store does not answer either; it is served by rank 0 or the launcher");
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)).cause,
+            "the store does not answer either: the process that serves it, rank 0 or the launcher, "
+            "has ended or is cut off");
 }
 
 TEST(MonitorTest, WhoIsLate) {
@@ -202,11 +206,8 @@ TEST(MonitorTest, WhoIsLate) {
   run.progress[1].begin_step();
   run.start();
   std::string text;
-  while (!contains(text, "rank 1 is at step 1"))
-    text = run.monitors[0]->who_is_late(milliseconds(1000));
-  EXPECT_EQ(text,
-            "rank 1 is behind; rank 0 is at step 0, in gather (call 1); rank 1 is at step 1, in "
-            "user code");
+  while (!contains(text, "at step 1")) text = run.monitors[0]->who_is_late(milliseconds(1000));
+  EXPECT_EQ(text, "rank 1 is behind, at step 1, in user code");
 }
 
 TEST(MonitorTest, AWorldLeftByAnExceptionHasFailed) {
@@ -220,7 +221,7 @@ TEST(MonitorTest, AWorldLeftByAnExceptionHasFailed) {
     throw std::runtime_error("any");
   } catch (const std::runtime_error&) {
   }
-  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)), "rank 1 failed: an exception");
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)).cause, "rank 1 failed: an exception");
 }
 
 }  // namespace

@@ -76,6 +76,17 @@ TEST(ProgressTest, OneThreadMakesTheCollectives) {
   EXPECT_FALSE(progress.snapshot().ordered);
 }
 
+TEST(ProgressTest, AnotherThreadMayMakeOneForTheTraining) {
+  Progress progress;
+  { const auto operation = progress.collective("gather"); }
+  std::thread([&] {
+    const auto operation = progress.collective_for_training("averaging gradients");
+    EXPECT_EQ(progress.snapshot().operation, "averaging gradients");
+  }).join();
+  EXPECT_EQ(progress.snapshot().number, 2);
+  EXPECT_TRUE(progress.snapshot().ordered);
+}
+
 TEST(ProgressTest, ACollectiveInsideAWaitCounts) {
   Progress progress;
   {

@@ -1,6 +1,7 @@
 """A rank of the Python side of training_parity_test.py: reads documents, one in a line, trains as they say with
 the other ranks, and answers each with a line."""
 
+import contextlib
 import json
 import sys
 import warnings
@@ -18,8 +19,9 @@ def send_in_bf16(state, bucket):
 
 
 def train_with_torch(document: dict) -> dict:
-    """What Accelerate does not do on a CPU, fp16 and a hook for bf16, with torch alone. Every rank takes whole batches in turn,
-    and their number must divide by that of the ranks."""
+    """What Accelerate does not do on a CPU, fp16 and a hook for bf16, or hides, the options of a join, with torch
+    alone. Every rank takes whole batches in turn, and their number must divide by that of the ranks, unless uneven
+    inputs are joined."""
     state = PartialState(cpu=True)
     network, optimizer, loader, schedule = load(document)
     model = DistributedDataParallel(network)
@@ -29,15 +31,20 @@ def train_with_torch(document: dict) -> dict:
     scaler = torch.amp.GradScaler("cpu", enabled=precision == "fp16", init_scale=document.get("init_scale", 65536.0),
                                   growth_interval=document.get("growth_interval", 2000))
     losses, rates, skipped = [], [], []
+    join = document.get("join")
+    most = None if join is None else join["batches"][state.process_index]
     for _ in range(document["epochs"]):
-        for x, y in list(loader)[state.process_index :: state.num_processes]:
-            with torch.autocast("cpu", dtype=torch.float16, enabled=precision == "fp16"):
-                output = model(x)
-            loss = torch.nn.functional.cross_entropy(output.float(), y)
-            losses.append(loss.item())
-            scaler.scale(loss).backward()
-            rates.append(schedule.get_last_lr()[0])
-            skipped.append(step_with_torch(document, network, optimizer, schedule, scaler))
+        with contextlib.nullcontext() if join is None else model.join(
+            divide_by_initial_world_size=join["divide_by_initial_world_size"]
+        ):
+            for x, y in list(loader)[state.process_index :: state.num_processes][:most]:
+                with torch.autocast("cpu", dtype=torch.float16, enabled=precision == "fp16"):
+                    output = model(x)
+                loss = torch.nn.functional.cross_entropy(output.float(), y)
+                losses.append(loss.item())
+                scaler.scale(loss).backward()
+                rates.append(schedule.get_last_lr()[0])
+                skipped.append(step_with_torch(document, network, optimizer, schedule, scaler))
     return result_of(network, losses, rates, skipped, scaler.get_scale())
 
 

@@ -73,7 +73,7 @@ class World {
   }
 
   std::optional<std::string> mismatch() const { return watch_.mismatch(now_); }
-  std::string places() const { return watch_.places(now_); }
+  std::string who_is_late() const { return watch_.who_is_late(now_); }
   const Watch& watch() const { return watch_; }
   double now() const { return now_; }
 
@@ -115,10 +115,8 @@ TEST(WatchTest, NamesTheProcessThatTheOthersWaitFor) {
     for (int step = 0; step < 812; ++step) world.steps(rank);
   for (int64_t rank = 0; rank < 3; ++rank) world.enters(rank, "gather");
   EXPECT_EQ(world.passes(59), Texts{});
-  EXPECT_EQ(
-      world.passes(1),
-      Texts{
-          "rank 3 is at step 812, in user code, since 60 s; ranks 0 to 2 wait in gather (call 1)"});
+  EXPECT_EQ(world.passes(1), Texts{"rank 3 is at step 812, in user code, since 60 s; ranks 0 to 2 "
+                                   "wait in gather (exchange 1)"});
   EXPECT_EQ(world.passes(59), Texts{});
   const auto again = world.passes(1);
   ASSERT_EQ(again.size(), 1U);
@@ -148,10 +146,11 @@ TEST(WatchTest, LongComputationsAreNotHung) {
 TEST(WatchTest, ACollectiveInWhichAllHangIsNamed) {
   World world(2);
   for (int64_t rank = 0; rank < 2; ++rank) world.enters(rank, "backward");
-  EXPECT_EQ(world.passes(60), Texts{"ranks 0 and 1 made no progress in backward (call 1) for 60 s, "
-                                    "though all have come so far"});
+  EXPECT_EQ(world.passes(60),
+            Texts{"ranks 0 and 1 made no progress in backward (exchange 1) for 60 s, "
+                  "though all have come so far"});
   for (int64_t rank = 0; rank < 2; ++rank) world.enters(rank, "");
-  EXPECT_EQ(world.passes(1), Texts{"backward (call 1) goes on, after 61 s"});
+  EXPECT_EQ(world.passes(1), Texts{"backward (exchange 1) goes on, after 61 s"});
 }
 
 TEST(WatchTest, InOtherWaitsThoseThatDoNotWaitAreNamed) {
@@ -196,6 +195,25 @@ TEST(WatchTest, AnotherProcessSpeaksWhereTheFirstIsStopped) {
   EXPECT_EQ(seen_by_2.passes(61), Texts{});
 }
 
+TEST(WatchTest, WhoIsLateIsNamedOnce) {
+  World world(4);
+  for (int64_t rank = 0; rank < 4; ++rank) world.steps(rank);
+  world.enters(0, "gather");
+  world.enters(3, "gather");
+  world.passes(1);
+  EXPECT_EQ(world.who_is_late(), "ranks 1 and 2 are behind, at step 1, in user code");
+  world.stops(2);
+  world.passes(20);
+  EXPECT_EQ(world.who_is_late(),
+            "rank 2 has not answered since 20 s (it was at step 1, in user code)");
+  world.continues(2);
+  world.enters(1, "gather");
+  world.enters(2, "gather");
+  world.passes(1);
+  EXPECT_EQ(world.who_is_late(),
+            "nobody is behind: ranks 1 to 3 are at step 1, in gather (exchange 1)");
+}
+
 TEST(WatchTest, ProcessesThatHaveLeftAreNotSilent) {
   World world(2);
   world.passes(1);
@@ -216,11 +234,44 @@ TEST(WatchTest, DifferentCollectivesWithTheSameNumberCannotMeet) {
   EXPECT_FALSE(world.mismatch());
   world.passes(1);
   ASSERT_TRUE(world.mismatch());
+  EXPECT_TRUE(
+      contains(*world.mismatch(),
+               "waits in vain in gather (exchange 1): exchange 1 of rank 2 is barrier "
+               "(step 0); rank 1 is at step 0, in gather (exchange 1). All processes must"));
+}
+
+// Each thing is said once, however many processes have noticed it already.
+TEST(WatchTest, WhatOthersSayOfAMismatchIsNotRepeated) {
+  World world(5);
+  for (const int64_t rank : {0, 1, 2}) world.enters(rank, "gather");
+  for (const int64_t rank : {3, 4}) world.enters(rank, "barrier");
+  world.passes(3);
+  const std::string first = *world.mismatch();
+  EXPECT_TRUE(contains(first,
+                       "exchange 1 of ranks 3 and 4 is barrier (step 0); ranks 1 and 2 are at "
+                       "step 0, in gather (exchange 1)"));
+  world.process(1).state = world.process(3).state = ProcessState::failed;
+  world.process(1).message = world.process(3).message = first;
+  world.passes(1);
+  const std::string second = *world.mismatch();
+  EXPECT_EQ(second.find("waits in vain"), second.rfind("waits in vain")) << second;
+  EXPECT_EQ(second.find("All processes must"), second.rfind("All processes must")) << second;
+}
+
+TEST(WatchTest, AFailureIsTheReasonOnce) {
+  World world(2);
+  world.enters(0, "gather");
+  world.process(1).state = ProcessState::failed;
+  world.process(1).message =
+      "waits in vain in x (exchange 1): y. All processes must make the same "
+      "exchanges in the same order: look for one that is made only where a "
+      "condition holds, or by loops of different length";
+  world.passes(3);
+  ASSERT_TRUE(world.mismatch());
   EXPECT_TRUE(contains(*world.mismatch(),
-                       "Rank 0 waits in vain in gather (call 1): call 1 of rank 2 is barrier"));
-  EXPECT_TRUE(contains(*world.mismatch(),
-                       "ranks 0 and 1 each is at step 0, in gather (call 1); rank 2 is at step 0, "
-                       "in barrier (call 1)"));
+                       ": rank 1 has failed: waits in vain in x (exchange 1): y. "
+                       "All processes must make"));
+  EXPECT_EQ(world.mismatch()->find("All processes"), world.mismatch()->rfind("All processes"));
 }
 
 TEST(WatchTest, AlsoWhenTheOtherHasGoneOn) {
@@ -232,7 +283,9 @@ TEST(WatchTest, AlsoWhenTheOtherHasGoneOn) {
   world.enters(1, "backward");
   world.passes(3);
   ASSERT_TRUE(world.mismatch());
-  EXPECT_TRUE(contains(*world.mismatch(), "call 1 of rank 0 is broadcast"));
+  EXPECT_TRUE(contains(
+      *world.mismatch(),
+      "exchange 1 of rank 0 is broadcast, and it is at step 0, in backward (exchange 2). All"));
 }
 
 TEST(WatchTest, AProcessThatHasFinishedIsNotWaitedFor) {

@@ -1,5 +1,6 @@
 // The writer. That its files equal the reference's is tested by safetensors_fuzz_test.py as well.
 #include "accelerant/format/safetensors_writer.h"
+#include "accelerant/format/atomic_file.h"
 
 #include <gtest/gtest.h>
 
@@ -202,7 +203,7 @@ TEST(SafetensorsWriterTest, SavesWholeOrNotAtAll) {
 TEST(AtomicFileTest, Errors) {
   const TempFolder folder;
   EXPECT_TRUE(contains(whole_error_of([&] { AtomicFile(folder.path("no/x")); }),
-                       "cannot be made: No such file"));
+                       "cannot be made: got No such file"));
   AtomicFile file(folder.path("x"));
   file.write(as_bytes("a"));
   file.commit();
@@ -210,7 +211,7 @@ TEST(AtomicFileTest, Errors) {
   EXPECT_TRUE(contains(whole_error_of([&] { file.commit(); }), "was committed before"));
   EXPECT_EQ(TempFolder::content_of(folder.path("x")), "a");
   AtomicFile onto_folder(folder.path());
-  EXPECT_TRUE(contains(whole_error_of([&] { onto_folder.commit(); }), "cannot be put in place"));
+  EXPECT_TRUE(contains(whole_error_of([&] { onto_folder.commit(); }), "cannot be renamed"));
 }
 
 }  // namespace

@@ -92,6 +92,62 @@ def test_a_cause_that_was_stopped_has_code_1(tmp_path):
     assert "the cause" in result.err_lines[-1]
 
 
+# Waits until the launcher has seen the end of rank 1.
+AFTER_RANK_1 = """
+    after_rank_1() {{
+      while [ ! -s {folder}/1.pid ]; do sleep 0.01; done
+      while [ -e /proc/$(cat {folder}/1.pid) ]; do sleep 0.01; done
+    }}
+    [ $RANK = 1 ] && {{ echo $$ > {folder}/1.pid; exit 0; }}
+"""
+
+
+def test_a_rank_that_had_ended_well_is_named(tmp_path):
+    result = launch(["--num-processes", 3], shell(AFTER_RANK_1.format(folder=tmp_path) + """
+        [ $RANK = 0 ] && { after_rank_1; exit 3; }
+        sleep 1000"""))
+    assert result.code == 3
+    assert result.err_lines == ["[accelerant] rank 0 of 3 failed: exit code 3; 1 other rank was stopped",
+                                "[accelerant] rank 1 had ended with exit code 0 before"]
+
+
+def test_a_rank_that_had_ended_well_before_a_signal_is_named(tmp_path):
+    launcher = start(["--num-processes", 2], shell(AFTER_RANK_1.format(folder=tmp_path) + f"""
+        after_rank_1; echo $$ > {tmp_path}/0.pid; sleep 1000"""))
+    numbers_in(tmp_path, 2)
+    send(launcher, signal.SIGTERM)
+    result = finish(launcher)
+    assert result.err_lines == ["[accelerant] stopped by SIGTERM",
+                                "[accelerant] rank 1 had ended with exit code 0 before"]
+
+
+def test_a_rank_that_ends_just_before_a_signal_was_not_stopped(tmp_path):
+    """The launcher learns of both at once."""
+    launcher = start(["--num-processes", 2], shell(f"""
+        echo $$ > {tmp_path}/$RANK.pid
+        [ $RANK = 0 ] && sleep 1000
+        while [ ! -e {tmp_path}/end ]; do sleep 0.01; done"""))
+    _, second = numbers_in(tmp_path, 2)
+    send(launcher, signal.SIGSTOP)
+    (tmp_path / "end").touch()
+    wait_for(lambda: not is_running(second), "the end of rank 1")
+    send(launcher, signal.SIGTERM)
+    send(launcher, signal.SIGCONT)
+    result = finish(launcher)
+    assert result.err_lines[-1] == "[accelerant] rank 1 had ended with exit code 0 before"
+
+
+def test_the_report_does_not_repeat_the_error():
+    """The rank's own line and the error of the report are enough."""
+    result = launch(["--num-processes", 2], shell(REPORT + """
+        [ $RANK = 0 ] && sleep 1000
+        echo loading >&2; report "bad batch" 100; echo "[rank 1] terminated: bad batch" >&2; exit 1"""))
+    assert result.err_lines[-5:] == [
+        "[accelerant] rank 1 of 2 failed: exit code 1; 1 other rank was stopped",
+        "[accelerant] its error:", "[accelerant]   in step 812: bad batch",
+        "[accelerant] the last lines of its standard error:", "[accelerant]   | loading"]
+
+
 def test_python_ranks_report_too():
     result = launch(["--num-processes", 2], python("""
         import os, time
@@ -119,7 +175,7 @@ def test_torchrun_reads_our_error_files(tmp_path):
 
 def test_ranks_that_ignore_the_signal_are_killed(tmp_path):
     result = launch(["--num-processes", 2, "--grace", 0.2], shell(f"""
-        if [ $RANK = 0 ]; then while [ ! -e {tmp_path}/1.pid ]; do sleep 0.01; done; exit 7; fi
+        if [ $RANK = 0 ]; then while [ ! -s {tmp_path}/1.pid ]; do sleep 0.01; done; exit 7; fi
         trap '' TERM; echo $$ > {tmp_path}/1.pid; while :; do sleep 0.05; done"""))
     assert result.code == 7
     assert not is_running(numbers_in(tmp_path, 1)[0])
@@ -211,7 +267,7 @@ def test_nothing_survives_a_killed_launcher(tmp_path):
 def test_children_of_a_failed_rank_are_stopped(tmp_path):
     result = launch(["--num-processes", 2], shell(f"""
         sh -c 'echo $$ > {tmp_path}/'$RANK'.child.pid; while :; do sleep 0.05; done' &
-        while [ $(ls {tmp_path} | wc -l) -lt 2 ]; do sleep 0.01; done
+        while [ ! -s {tmp_path}/0.child.pid ] || [ ! -s {tmp_path}/1.child.pid ]; do sleep 0.01; done
         [ $RANK = 0 ] && exit 1
         wait"""))
     assert result.code == 1
@@ -238,10 +294,22 @@ def test_restarts(tmp_path):
         [ $TORCHELASTIC_MAX_RESTARTS = 3 ]"""))
     assert result.code == 0, result
     assert result.err_lines == [
-        "[accelerant] rank 1 of 2 failed: exit code 3; 1 other rank was stopped; restart 1 of 3"]
+        "[accelerant] restart 1 of 3: rank 1 of 2 failed: exit code 3; 1 other rank was stopped"]
     second = {(tmp_path / f"port.1.{rank}").read_text() for rank in range(2)}
     assert len(second) == 1
     assert second != {(tmp_path / "port.0.1").read_text()}
+
+
+@pytest.mark.parametrize("script, why", [
+    (r"""printf %s '{"message": {"message": "the cause\nand more", "extraInfo": {"timestamp": "100"}}}' \
+       > $TORCHELASTIC_ERROR_FILE; exit 3""", "exit code 3; its error: the cause"),
+    ("echo loading >&2; echo 'no such file' >&2; echo >&2; exit 3", "exit code 3; its last line: no such file"),
+    ("kill -SEGV $$", "SIGSEGV (exit code 139)")])
+def test_restarts_say_why(script, why):
+    result = launch(["--max-restarts", 2], shell(REPORT + f"[ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0\n{script}"))
+    assert result.code == 0, result
+    assert [line for line in result.err_lines if line.startswith("[accelerant]")] == [
+        f"[accelerant] restart {number} of 2: rank 0 of 1 failed: {why}" for number in (1, 2)]
 
 
 def test_restarts_end():
@@ -285,8 +353,8 @@ REFUSALS = [
     (["--tee", "0:1,5:1"], 2, "by local rank"),
     (["--redirects", "x"], 2, "redirect"),
     (["--run-id", "a/b"], 2, "without /"),
-    (["--log-dir", "/proc/no/such"], 2, "cannot write to the folder"),
-    (["--log-dir", "/dev/null/logs"], 2, "cannot write to the folder"),
+    (["--log-dir", "/proc/no/such"], 2, "cannot be made"),
+    (["--log-dir", "/dev/null/logs"], 2, "cannot be made"),
     (["--unknown"], 2, "--unknown"),
 ]
 

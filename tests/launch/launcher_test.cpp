@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <chrono>
 
 #include "accelerant/launch/start_error.h"
 #include "support/expect_error.h"
@@ -52,6 +53,26 @@ TEST(Launcher, CountsRestarts) {
   EXPECT_EQ(result.restarts, 2);
 }
 
+TEST(Launcher, TellsOnceThatRanksAreStillRunning) {
+  // Ranks see what was said in the launcher's standard error, which is a file here.
+  const std::string script = R"(
+    echo $$ > $FOLDER/$RANK
+    [ $RANK = 1 ] && exit 0
+    until grep -q 'still running' /proc/$PPID/fd/2; do sleep 0.01; done
+    [ $RANK = 0 ] && exit 0
+    while [ -e /proc/$(cat $FOLDER/0) ]; do sleep 0.01; done
+    sleep 0.1)";
+  const TempFolder folder;
+  testing::internal::CaptureStderr();
+  const auto result = launch({.command = {"sh", "-c", script},
+                              .num_processes = 3,
+                              .environment = {{"FOLDER", folder.path()}},
+                              .notice_after = std::chrono::milliseconds(20)});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "[accelerant] rank 1 ended (exit code 0) 0.02 s ago; ranks 0, 2 are still running\n");
+  EXPECT_EQ(result.exit_code, 0);
+}
+
 TEST(Launcher, LeavesTheProcessAsItWas) {
   sigset_t before;
   sigset_t after;
@@ -74,6 +95,8 @@ TEST(Launcher, RefusesBadOptions) {
   EXPECT_TRUE(contains(refusal({.command = {"true"}, .num_processes = 0}), "at least 1"));
   EXPECT_TRUE(contains(refusal({.command = {"true"}, .num_machines = 2}), "machine_rank"));
   EXPECT_TRUE(contains(refusal({.command = {"true"}, .tee = "9"}), "tee: expected 0"));
+  EXPECT_TRUE(contains(refusal({.command = {"true"}, .notice_after = std::chrono::seconds(-1)}),
+                       "notice_after: expected seconds, 0 or more"));
   EXPECT_THROW(launch({.command = {"no-such-program"}}), StartError);
 }
 

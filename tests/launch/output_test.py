@@ -2,7 +2,9 @@
 
 import os
 import pty
+import resource
 import select
+import socket
 
 import pytest
 from launching import DEADLINE, finish, is_running, launch, numbers_in, python, shell, start, wait_for
@@ -16,6 +18,12 @@ def test_lines_have_their_rank():
         assert f"[rank {rank}] three" in result.err_lines
     assert len(result.out_lines) == 4
     assert len(result.err_lines) == 2
+
+
+def test_lines_that_name_their_rank_do_not_get_it_twice():
+    result = launch(["--num-processes", 2], shell("echo \"[rank $RANK] terminated\"; echo '[rank 7] other'"))
+    assert sorted(result.out_lines) == ["[rank 0] [rank 7] other", "[rank 0] terminated",
+                                        "[rank 1] [rank 7] other", "[rank 1] terminated"]
 
 
 def test_unfinished_lines_are_shown_at_the_end():
@@ -135,12 +143,47 @@ def test_runs_have_folders_of_their_own(logs):
     assert len(list(logs.folder.iterdir())) == 2
 
 
-def test_an_old_error_file_is_not_taken_for_a_new_one(logs):
-    folder = logs.folder / "mine/attempt_0/0"
-    folder.mkdir(parents=True)
-    (folder / "error.json").write_text('{"message": {"message": "of yesterday"}}')
-    result = launch(["--log-dir", logs.folder, "--run-id", "mine"], shell("exit 1"))
-    assert b"yesterday" not in result.err
+def test_a_run_of_the_same_name_overwrites_nothing(logs):
+    options = ["--log-dir", logs.folder, "--run-id", "mine"]
+    for number in 1, 2, 3:
+        result = launch(options, shell(f"""
+            echo run {number} $TORCHELASTIC_RUN_ID
+            [ {number} = 1 ] && echo '{{"message": {{"message": "of yesterday"}}}}' > $TORCHELASTIC_ERROR_FILE
+            exit 1"""))
+        assert (b"yesterday" in result.err) == (number == 1)
+        if number > 1:
+            assert result.err_lines[0] == (f"[accelerant] log files: {logs.folder}/mine_{number}, since "
+                                           f"{logs.folder}/mine has those of an earlier run")
+    for number, folder in enumerate(["mine", "mine_2", "mine_3"], start=1):
+        assert logs(run=folder)["0/stdout.log"] == f"run {number} mine\n".encode()
+
+
+def test_later_attempts_of_an_earlier_run_are_kept_too(logs):
+    earlier = logs.folder / "mine/attempt_1/0/stdout.log"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("earlier")
+    assert launch(["--log-dir", logs.folder, "--run-id", "mine", "--max-restarts", 1], shell("exit 1")).code == 1
+    assert earlier.read_text() == "earlier"
+
+
+def test_machines_share_the_folder_of_a_run(logs):
+    """The launcher of machine 1 finds what that of machine 0 has made."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    for machine in range(2):
+        options = ["--num-processes", 2, "--num-machines", 2, "--machine-rank", machine, "--main-process-ip",
+                   "127.0.0.1", "--main-process-port", port, "--log-dir", logs.folder, "--run-id", "mine"]
+        assert launch(options, ["echo", "hello"]).code == 0
+    assert [file.name for file in logs.folder.iterdir()] == ["mine"]
+    assert {"0/stdout.log", "1/stdout.log"} <= set(logs())
+
+
+def test_launchers_that_start_at_once_have_folders_of_their_own(logs):
+    launchers = [start(["--log-dir", logs.folder, "--run-id", "mine"], ["echo", str(number)]) for number in range(8)]
+    assert [finish(launcher).code for launcher in launchers] == [0] * 8
+    written = {file.read_text() for file in logs.folder.rglob("stdout.log")}
+    assert written == {f"{number}\n" for number in range(8)}
 
 
 def test_masks_without_a_folder_choose_one(tmp_path):
@@ -158,12 +201,36 @@ def test_nothing_is_left_in_the_temporary_folder(tmp_path):
 
 def test_a_full_disk_does_not_end_the_training(logs):
     """/dev/full takes no byte."""
-    folder = logs.folder / "mine/attempt_0/0"
-    folder.mkdir(parents=True)
-    (folder / "stdout.log").symlink_to("/dev/full")
-    result = launch(["--log-dir", logs.folder, "--run-id", "mine"], shell("echo one; echo two"))
+    folder = logs.folder / "mine/attempt_1"
+    result = launch(["--log-dir", logs.folder, "--run-id", "mine", "--max-restarts", 1], shell(f"""
+        if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then
+          mkdir -p {folder}/0; ln -s /dev/full {folder}/0/stdout.log; exit 1
+        fi
+        echo one; sleep 0.1; echo two"""))
     assert (result.code, result.out) == (0, b"one\ntwo\n")
-    assert b"are not complete" in result.err
+    assert result.err_lines[1:] == [
+        f"[accelerant] cannot write the log file {folder}/0/stdout.log: No space left on device; the run goes on",
+        f"[accelerant] some log files in {folder} are not complete"]
+
+
+def test_a_log_file_that_must_not_grow_does_not_end_the_training(logs):
+    """ulimit -f: the kernel sends a signal, too."""
+    result = launch(["--log-dir", logs.folder, "--run-id", "mine"], shell("seq 10000"),
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)))
+    assert (result.code, len(result.out_lines)) == (0, 10000)
+    assert f"{logs.folder}/mine/attempt_0/0/stdout.log: File too large" in result.err_lines[0]
+    assert len(logs()["0/stdout.log"]) == 1000
+
+
+def test_a_restart_goes_on_without_log_files(logs):
+    """As on a disk that has become full: the folder of the second attempt cannot be made."""
+    result = launch(["--log-dir", logs.folder, "--run-id", "mine", "--redirect", 3, "--max-restarts", 1], shell(f"""
+        [ $TORCHELASTIC_RESTART_COUNT = 1 ] && {{ echo shown; exit 0; }}
+        touch {logs.folder}/mine/attempt_1; exit 1"""))
+    assert (result.code, result.out) == (0, b"shown\n"), result
+    assert f"The folder {logs.folder}/mine/attempt_1" in result.err_lines[1]
+    assert "Not a directory" in result.err.decode()
+    assert result.err_lines[-1] == "[accelerant] this attempt has no log files"
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -189,6 +256,7 @@ def test_a_reader_that_does_not_read_does_not_hold_up_signals(tmp_path):
                      shell(f"echo $$ > {tmp_path}/$RANK.pid; yes"), stdout=writer)
     os.close(writer)
     pids = numbers_in(tmp_path, 2)
+    assert select.select([reader], [], [], DEADLINE)[0]  # the ranks have begun to write
     launcher.terminate()
     wait_for(lambda: not [pid for pid in pids if is_running(pid)], "the end of the ranks")
     with os.fdopen(reader, "rb") as rest:

@@ -1,11 +1,14 @@
 // The topic `training`: a small classifier trained through the Accelerator. The document names the
 // files with the first weights and the data (float32, as they lie in memory); the result has the loss
 // of every batch, the learning rates, the last weights and the last buffers. Started as one of several
-// processes it trains with the others, and the result is that of its own rank.
+// processes it trains with the others, and the result is that of its own rank. With "join", {"batches": [3, 5],
+// "divide_by_initial_world_size": true}, each rank takes no more batches of an epoch than is said for it, and every
+// epoch is a join of uneven inputs.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
 #include <fstream>
+#include <limits>
 
 #include "refusal.h"
 #include "topics.h"
@@ -107,7 +110,8 @@ json replay_training(const json& document) {
       {.cpu = true,
        .mixed_precision = precision_from(document.value("precision", "no")),
        .gradient_accumulation = {.steps = document.at("accumulation").get<int64_t>()},
-       .data_loader = {.split_batches = document.value("split_batches", false)},
+       .data_loader = {.split_batches = document.value("split_batches", false),
+                       .even_batches = !document.contains("join")},
        .scaler = {.init_scale = document.value("init_scale", 65536.0),
                   .growth_interval = document.value("growth_interval", int64_t{2000})},
        .schedule_unit = schedule_unit_from(document.value("schedule_unit", "update")),
@@ -130,8 +134,15 @@ json replay_training(const json& document) {
   json rates = json::array();
   json norms = json::array();
   json skipped = json::array();
-  for ([[maybe_unused]] const auto epoch : accelerator.epochs(epochs)) {
+  const json join = document.value("join", json());
+  const int64_t most_batches =
+      join.is_null()
+          ? std::numeric_limits<int64_t>::max()
+          : join.at("batches").at(static_cast<size_t>(accelerator.process_index())).get<int64_t>();
+  const auto train_epoch = [&] {
+    int64_t batch = 0;
     for (auto&& [data, target] : loader) {
+      if (batch++ == most_batches) break;
       const auto window = accelerator.accumulate(model);
       const torch::Tensor output = model(data);
       if (counts_items) {
@@ -160,6 +171,15 @@ json replay_training(const json& document) {
       }
       scheduler.step();
       optimizer.zero_grad();
+    }
+  };
+  for ([[maybe_unused]] const auto epoch : accelerator.epochs(epochs)) {
+    if (join.is_null()) {
+      train_epoch();
+    } else {
+      accelerator.join_uneven_inputs(
+          {&model}, train_epoch,
+          {.divide_by_initial_world_size = join.at("divide_by_initial_world_size").get<bool>()});
     }
   }
   return {{"losses", losses},

@@ -42,7 +42,19 @@ class FakeNetwork {
   }
 
  private:
-  using Key = std::pair<int64_t, int64_t>;  // line and rank
+  using Key = std::pair<int64_t, int64_t>;       // line and rank
+  static constexpr int64_t kAnnouncements = -1;  // in the place of a line
+
+  at::Tensor take(const Key& key) {
+    std::unique_lock lock(mutex_);
+    auto& queue = queues_[key];
+    if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return !queue.empty(); })) {
+      throw std::runtime_error("no message came");
+    }
+    at::Tensor message = queue.front();
+    queue.pop_front();
+    return message;
+  }
 
   class Line : public accelerant::data::BatchLine {
    public:
@@ -55,18 +67,8 @@ class FakeNetwork {
       network_.bytes_[rank] += message.numel();
       network_.changed_.notify_all();
     }
-    void flush() override {}
-    at::Tensor receive() override {
-      std::unique_lock lock(network_.mutex_);
-      auto& queue = network_.queues_[{line_, rank_}];
-      if (!network_.changed_.wait_for(lock, std::chrono::seconds(60),
-                                      [&] { return !queue.empty(); })) {
-        throw std::runtime_error("no message came");
-      }
-      at::Tensor message = queue.front();
-      queue.pop_front();
-      return message;
-    }
+    void flush(int64_t) override {}
+    at::Tensor receive() override { return network_.take({line_, rank_}); }
 
    private:
     FakeNetwork& network_;
@@ -77,14 +79,21 @@ class FakeNetwork {
   class Channel : public accelerant::data::BatchChannel {
    public:
     Channel(FakeNetwork& network, int64_t rank) : network_(network), rank_(rank) {}
-    std::unique_ptr<accelerant::data::BatchLine> open() override {
-      return std::make_unique<Line>(network_, lines_++, rank_);
+    std::unique_ptr<accelerant::data::BatchLine> open(int64_t loader) override {
+      return std::make_unique<Line>(network_, loader, rank_);
+    }
+    void announce(const at::Tensor& message) override {
+      const std::lock_guard lock(network_.mutex_);
+      network_.queues_[{kAnnouncements, rank_}].push_back(message);
+      network_.changed_.notify_all();
+    }
+    at::Tensor await_announcement(int64_t rank) override {
+      return network_.take({kAnnouncements, rank});
     }
 
    private:
     FakeNetwork& network_;
     int64_t rank_;
-    int64_t lines_ = 0;
   };
 
   std::mutex mutex_;

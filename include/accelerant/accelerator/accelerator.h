@@ -153,9 +153,9 @@ class Accelerator {
 
   // For processes that have different numbers of batches (data_loader.even_batches = false): runs the loop of
   // this process and then takes part in the exchanges of the others, with gradients of zero, until all have
-  // ended. At the end all have the models of one that ended last; optimizers are not exchanged. In the loop
-  // nothing else may be exchanged, so backward(loss_sum, num_items) and fp16 are an Error. In one process it
-  // just runs the loop.
+  // ended. At the end all have the models of one that ended last; optimizers are not exchanged. Any
+  // other exchange in the loop is an Error, and so are backward(loss_sum, num_items) and fp16. In one process
+  // it just runs the loop.
   //
   //   accelerator.join_uneven_inputs({&model}, [&] { for (auto&& batch : loader) ... });
   void join_uneven_inputs(const std::vector<const ModelBase*>& models,

@@ -15,7 +15,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <torch/ordered_dict.h>
 
 #include <concepts>
 #include <memory>
@@ -27,6 +26,7 @@
 
 #include "accelerant/amp/autocast.h"
 #include "accelerant/tensor/cast.h"
+#include "accelerant/tensor/state_dict.h"
 
 namespace torch::nn {
 class Module;
@@ -35,9 +35,6 @@ class Module;
 namespace accelerant {
 
 class Accelerator;
-
-// Name and tensor, in the order of registration.
-using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 
 struct PrepareModelOptions {
   // Whether the model is moved to the Accelerator's device. Default: the Accelerator's own option.

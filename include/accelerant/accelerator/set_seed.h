@@ -1,10 +1,11 @@
 // Reproducible random numbers.
 //
 //   accelerant::set_seed(42);
-//   accelerant::set_seed(42, {.device_specific = true, .process_index = rank});
+//   accelerant::set_seed(42, {.device_specific = true});  // other numbers in each process
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace accelerant {
 
@@ -17,8 +18,10 @@ struct SetSeedOptions {
   // cost speed. false leaves the setting as it is.
   bool deterministic = false;
 
-  // The number of this process, 0 or more.
-  int64_t process_index = 0;
+  // The number of this process, 0 or more. Only used if device_specific. Default: the one that the launcher
+  // gave it (dist::Environment::detect), 0 where one process runs; as in Accelerate. There need be no
+  // Accelerator yet.
+  std::optional<int64_t> process_index = {};
 };
 
 // Seeds torch's default generators, on the CPU and on all devices. The numbers that torch draws are then

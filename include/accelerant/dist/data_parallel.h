@@ -36,7 +36,9 @@ namespace accelerant::dist {
 
 struct DataParallelOptions {
   // Before a forward, give the buffers of rank 0 (running means of a batch norm, say) to all processes.
-  // Happens at the first forward after one that synchronised, also if that is an evaluation. Default: true.
+  // Happens at the first forward with gradients after one that synchronised. Forwards without gradients
+  // exchange nothing, so that a process may evaluate alone; each evaluates with its own buffers, which may
+  // differ by the last batch. dist::broadcast(world, model.buffers()) makes them equal before. Default: true.
   bool broadcast_buffers = true;
 
   // Look in every iteration which parameters the outputs depend on, and do not wait for gradients of the
@@ -85,7 +87,7 @@ class DataParallel {
   DataParallel& operator=(const DataParallel&) = delete;
 
   // Before every forward of the model. `synchronise` is false in the iterations of gradient accumulation
-  // that only add to the gradients of their own process.
+  // that only add to the gradients of their own process. Does nothing where gradients are disabled.
   void before_forward(bool synchronise);
 
   // After every forward, with all tensors of the output; goes on with what it returns, in the same order.

@@ -1,15 +1,19 @@
-// Where bytes of a file go as they are made.
+// Where the writer of a file format puts its bytes: a file, memory, a checksum.
 //
-//   AtomicFile file("model.safetensors");
-//   writer.write(file);
-//   file.commit();          // now the file is there, whole and on the disk
+//   class StringSink : public accelerant::format::ByteSink {
+//    public:
+//     void write(std::span<const std::byte> bytes) override {
+//       text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+//     }
+//     std::string text;
+//   };
 //
-// Derive from ByteSink to count, checksum, limit or redirect what is written.
+// A writer borrows the sink for the time of one call, and gives it the bytes in order, in pieces of any
+// size. A sink that cannot go on throws; the exception passes through the writer.
 #pragma once
 
 #include <cstddef>
 #include <span>
-#include <string>
 
 namespace accelerant::format {
 
@@ -17,39 +21,13 @@ class ByteSink {
  public:
   virtual ~ByteSink() = default;
 
-  // Takes all of the bytes, after those of earlier calls, or throws. The bytes are only borrowed for
-  // the length of the call.
+  // Takes all of the bytes, which are only valid during the call.
   virtual void write(std::span<const std::byte> bytes) = 0;
 
  protected:
   ByteSink() = default;
   ByteSink(const ByteSink&) = default;
   ByteSink& operator=(const ByteSink&) = default;
-};
-
-// A file that appears whole or not at all: what is written goes to a new file in the same folder,
-// which takes the place of the old one by renaming. A file that is open or mapped elsewhere keeps its
-// old content there.
-//
-// Destroying an AtomicFile that was not committed removes what was written; the old file stays.
-class AtomicFile final : public ByteSink {
- public:
-  // Throws Error if no file can be made in the folder of `path`.
-  explicit AtomicFile(std::string path);
-  ~AtomicFile() override;
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
-
-  void write(std::span<const std::byte> bytes) override;
-
-  // Brings the bytes to the disk, renames the file and brings the change of the folder to the disk.
-  // Once only; nothing can be written afterwards.
-  void commit();
-
- private:
-  std::string path_;
-  std::string temporary_path_;
-  int descriptor_ = -1;
 };
 
 }  // namespace accelerant::format

@@ -85,10 +85,15 @@ struct LaunchOptions {
   // How often to look for ended ranks, besides being told at once by the kernel. Default: 0.1 s.
   std::chrono::duration<double> monitor_interval = std::chrono::milliseconds(100);
 
+  // When ranks of this machine still run so long after another of them has ended with exit code 0,
+  // this is said once in each attempt: often they wait for it in vain. None: never. Default: 10 s.
+  std::optional<std::chrono::duration<double>> notice_after = std::chrono::seconds(10);
+
   // --- output ---
 
-  // Folder for <run_id>/attempt_<n>/<rank>/stdout.log, stderr.log and error.json. Default: no log
-  // files, or where tee or redirect ask for them a new folder in TMPDIR.
+  // Folder for <run_id>/attempt_<n>/<rank>/stdout.log, stderr.log and error.json. Where these ranks
+  // have files of an earlier run with the same run_id there, <run_id>_2 is taken, or _3 and so on.
+  // Default: no log files, or where tee or redirect ask for them a new folder in TMPDIR.
   std::string log_dir = {};
 
   // Which streams go to the screen and to the log files: 0 none, 1 standard output, 2 standard

@@ -46,6 +46,12 @@ inline Rows make_rows(int64_t count) {
           .weights = torch::bernoulli(torch::full({count}, 0.6)).to(torch::kLong)};
 }
 
+inline torch::nn::Sequential mlp() {
+  namespace nn = torch::nn;
+  return nn::Sequential(nn::Linear(kFeatures, 16), nn::Tanh(), nn::Linear(16, 16), nn::Tanh(),
+                        nn::Linear(16, kClasses));
+}
+
 inline torch::Tensor row_losses(const torch::Tensor& outputs, const torch::Tensor& targets) {
   namespace F = torch::nn::functional;
   return F::cross_entropy(outputs, targets, F::CrossEntropyFuncOptions().reduction(torch::kNone));
@@ -129,7 +135,7 @@ void expect_same_as_one_process(const Run& run, MakeNet&& make_net,
   const auto own = net->parameters();
   const auto expected = reference->parameters();
   for (std::size_t i = 0; i < own.size(); ++i) {
-    const double difference = (own[i] - expected[i]).abs().max().template item<double>();
+    const double difference = (own[i].cpu() - expected[i]).abs().max().template item<double>();
     EXPECT_LE(difference, run.tolerance) << net->named_parameters().keys()[i];
   }
   expect_same_on_all_ranks(accelerator.world(), own);

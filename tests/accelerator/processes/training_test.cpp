@@ -6,11 +6,6 @@ namespace {
 
 namespace nn = torch::nn;
 
-nn::Sequential mlp() {
-  return nn::Sequential(nn::Linear(kFeatures, 16), nn::Tanh(), nn::Linear(16, 16), nn::Tanh(),
-                        nn::Linear(16, kClasses));
-}
-
 // Its second half is left out of every other forward.
 struct SometimesUnusedImpl : nn::Module {
   nn::Linear always{register_module("always", nn::Linear(kFeatures, kClasses))};

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace accelerant::launch {
+namespace accelerant {
 
 class Fd {
  public:
@@ -25,8 +25,12 @@ class Fd {
     fd_ = fd;
   }
 
+  // For files that were written: what the system says then may be an error of an earlier write. False if it
+  // is, with errno.
+  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
+
  private:
   int fd_ = -1;
 };
 
-}  // namespace accelerant::launch
+}  // namespace accelerant

@@ -1,0 +1,45 @@
+// XXH3 with 64 bits: tells a file that was damaged from one that was not, at the speed of memory. It is no
+// protection against somebody who wants to deceive.
+//
+//   Checksum checksum;
+//   checksum.add(bytes);
+//   std::string text = to_hex(checksum.value());   // 16 digits
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace accelerant::checkpoint {
+
+class Checksum {
+ public:
+  Checksum();
+  ~Checksum();
+  Checksum(Checksum&&) noexcept = default;
+  Checksum& operator=(Checksum&&) noexcept = default;
+
+  void add(std::span<const std::byte> bytes);
+
+  // Of all bytes so far.
+  std::uint64_t value() const;
+
+ private:
+  struct State;
+  struct Free {
+    void operator()(State* state) const;
+  };
+  std::unique_ptr<State, Free> state_;
+};
+
+std::uint64_t checksum_of(std::string_view text);
+
+// 16 digits, lower case; reading takes nothing else.
+std::string to_hex(std::uint64_t value);
+std::optional<std::uint64_t> from_hex(std::string_view text);
+
+}  // namespace accelerant::checkpoint

@@ -1,0 +1,48 @@
+// Writes one file of a checkpoint: in large pieces, with a checksum, and onto the disk.
+//
+//   FileWriter file("checkpoint_3.tmp/model.safetensors");
+//   file.write(bytes);
+//   FileRecord record = file.finish();   // now it survives a crash of the machine
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "accelerant/format/byte_sink.h"
+#include "checkpoint/checksum.h"
+#include "checkpoint/file_record.h"
+#include "core/fd.h"
+
+namespace accelerant::checkpoint {
+
+class FileWriter final : public format::ByteSink {
+ public:
+  // A new file; one that is there already is an Error.
+  explicit FileWriter(const std::string& path);
+
+  // A file that was not finished stays as it is: it lies in a folder that does not count.
+  ~FileWriter() override;
+
+  // After an Error the file takes nothing more, nor can it be finished: it would lack what was in between.
+  void write(std::span<const std::byte> bytes) override;
+
+  // Writes what is left, waits for the disk and closes the file.
+  FileRecord finish();
+
+ private:
+  void flush();
+  void put(std::span<const std::byte> bytes);
+  std::size_t put_piece(std::span<const std::byte> bytes);
+
+  std::string path_;
+  Fd file_;
+  std::unique_ptr<std::byte[]> buffer_;
+  std::size_t buffered_ = 0;
+  std::uint64_t size_ = 0;
+  Checksum checksum_;
+};
+
+}  // namespace accelerant::checkpoint

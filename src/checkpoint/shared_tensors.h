@@ -1,0 +1,24 @@
+// Names that mean the same tensor: tied weights.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "accelerant/tensor/state_dict.h"
+
+namespace accelerant::checkpoint {
+
+// The names of each tensor, in the order of the state. Tensors are the same if they are the same piece of memory seen
+// in the same way; those that merely overlap are not.
+std::vector<std::vector<std::string>> names_of_each(const StateDict& state);
+
+struct DistinctTensors {
+  StateDict kept = StateDict();                     // each tensor once, in the order of the state
+  std::map<std::string, std::string> aliases = {};  // every other name -> the one that was kept
+};
+
+// Of several names the alphabetically first is kept, as in Python's safetensors.
+DistinctTensors distinct_tensors(const StateDict& state);
+
+}  // namespace accelerant::checkpoint

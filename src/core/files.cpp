@@ -1,0 +1,209 @@
+#include "core/files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
+#include "core/fd.h"
+
+namespace accelerant {
+namespace {
+
+std::string hint_for(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space, or write to another disk";
+    case EROFS:
+    case EACCES:
+    case EPERM:
+      return "check the permissions of the folder, or name another one";
+    default:
+      return "";
+  }
+}
+
+// Whether there is a folder now that was not there before.
+bool try_make_folder(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) == 0) return true;
+  if (errno != EEXIST) throw_system_error("The folder " + path + " cannot be made", errno);
+  return false;
+}
+
+bool is_real_folder(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+}  // namespace
+
+void throw_system_error(const std::string& problem, int error_number) {
+  throw Error(ErrorDetails{
+      .problem = problem, .got = std::strerror(error_number), .hint = hint_for(error_number)});
+}
+
+bool path_exists(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0;
+}
+
+bool is_link(const std::string& path) {
+  struct stat status = {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+}
+
+bool is_folder(const std::string& path) {
+  struct stat status = {};
+  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+std::optional<std::uint64_t> size_of_file(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+std::string join_path(const std::string& folder, const std::string& name) {
+  if (folder.empty()) return name;
+  return folder.ends_with('/') ? folder + name : folder + "/" + name;
+}
+
+std::string folder_of(const std::string& path) {
+  const size_t end = path.find_last_not_of('/');
+  if (end == std::string::npos) return path.empty() ? "." : "/";
+  const size_t slash = path.rfind('/', end);
+  if (slash == std::string::npos) return ".";
+  const size_t last = path.find_last_not_of('/', slash);
+  return last == std::string::npos ? "/" : path.substr(0, last + 1);
+}
+
+std::string name_of(const std::string& path) {
+  const size_t end = path.find_last_not_of('/');
+  if (end == std::string::npos) return "";
+  const size_t slash = path.rfind('/', end);
+  const size_t begin = slash == std::string::npos ? 0 : slash + 1;
+  return path.substr(begin, end + 1 - begin);
+}
+
+std::vector<std::string> entries_of(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), &::closedir);
+  if (!stream) throw_system_error("The folder " + folder + " cannot be read", errno);
+  std::vector<std::string> names;
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  if (errno != 0) throw_system_error("The folder " + folder + " cannot be read", errno);
+  std::ranges::sort(names);
+  return names;
+}
+
+void make_folders(const std::string& path) {
+  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string folder = path.substr(0, end);
+    if (try_make_folder(folder)) sync_folder(folder_of(folder));
+    if (end == std::string::npos) break;
+  }
+  if (!is_folder(path)) throw_system_error("The folder " + path + " cannot be made", ENOTDIR);
+}
+
+void make_folder(const std::string& path) {
+  if (!try_make_folder(path)) {
+    throw_system_error("The folder " + path + " cannot be made", EEXIST);
+  }
+}
+
+void rename_path(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    throw_system_error(from + " cannot be renamed to " + to, errno);
+  }
+}
+
+bool exchange_paths(const std::string& one, const std::string& other) {
+  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) {
+    return true;
+  }
+  if (errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP) return false;
+  throw_system_error(one + " and " + other + " cannot be exchanged", errno);
+}
+
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    throw_system_error(path + " cannot be removed", errno);
+  }
+}
+
+void remove_tree(const std::string& path) {
+  failpoint("files.remove_entry");
+  if (!is_real_folder(path)) {
+    remove_file(path);
+    return;
+  }
+  for (const std::string& name : entries_of(path)) remove_tree(join_path(path, name));
+  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) {
+    throw_system_error(path + " cannot be removed", errno);
+  }
+}
+
+void sync_folder(const std::string& path) {
+  const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot sync folders and say EINVAL; there is nothing to be done about that.
+  if (!folder.is_open() || (!sync_fd(folder.get()) && errno != EINVAL)) {
+    throw_system_error("The folder " + path + " cannot be synced", errno);
+  }
+}
+
+void write_all(int descriptor, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(descriptor, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) throw_system_error(path + " cannot be written", errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
+bool sync_fd(int fd) {
+  int result = 0;
+  do {
+    result = ::fsync(fd);
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
+std::string read_file(const std::string& path, std::size_t limit) {
+  const auto refuse = [&](int error_number) {
+    throw_system_error(path + " cannot be read", error_number);
+  };
+  // Without O_NONBLOCK, opening a pipe waits for a writer.
+  const Fd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file.is_open()) refuse(errno);
+  struct stat status = {};
+  if (::fstat(file.get(), &status) != 0) refuse(errno);
+  if (!S_ISREG(status.st_mode)) refuse(S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
+  if (static_cast<std::size_t>(status.st_size) > limit) refuse(EFBIG);
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t got = ::read(file.get(), text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse(errno);
+    if (got == 0) break;  // shorter than it was
+    done += static_cast<std::size_t>(got);
+  }
+  text.resize(done);
+  return text;
+}
+
+}  // namespace accelerant

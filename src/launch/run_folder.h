@@ -1,0 +1,34 @@
+// Where the files of a launch's ranks go.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "launch/folders.h"
+#include "launch/launch_plan.h"
+
+namespace accelerant::launch {
+
+// The user's folder, or one that is gone at the end.
+class RunFolder {
+ public:
+  // In log_dir it takes <run_id>, or where this machine's ranks have files of an earlier run there
+  // <run_id>_2 and so on: nothing is ever overwritten, not even by two launchers at once. Machines
+  // that share the folder have different ranks, so they share <run_id>, too.
+  RunFolder(const LaunchOptions& options, const LaunchPlan& plan);
+
+  // Where the files are, if the user cannot know it; else empty.
+  const std::string& announcement() const { return announcement_; }
+  bool has_logs() const { return !temporary_; }
+  std::string of_attempt(int64_t attempt) const {
+    return path_ + "/attempt_" + std::to_string(attempt);
+  }
+
+ private:
+  std::optional<TemporaryFolder> temporary_;
+  std::string path_;
+  std::string announcement_;
+};
+
+}  // namespace accelerant::launch
