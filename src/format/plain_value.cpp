@@ -25,28 +25,6 @@ std::span<const std::byte> PlainStorage::bytes() const {
   return bytes_;
 }
 
-// --- Dicts ----------------------------------------------------------------------------------------
-
-const PlainValue* PlainDict::find(std::string_view key) const {
-  for (const PlainItem& item : items) {
-    const std::string* const text = std::get_if<std::string>(&item.key.content());
-    if (text != nullptr && *text == key) return &item.value;
-  }
-  return nullptr;
-}
-
-PlainValue* PlainDict::find(std::string_view key) {
-  return const_cast<PlainValue*>(std::as_const(*this).find(key));
-}
-
-void PlainDict::set(std::string_view key, PlainValue value) {
-  if (PlainValue* const present = find(key)) {
-    *present = std::move(value);
-  } else {
-    items.push_back({.key = key, .value = std::move(value)});
-  }
-}
-
 // --- Values ---------------------------------------------------------------------------------------
 
 PlainValue::PlainValue(PlainBytes value) : content_(std::move(value)) {}

@@ -65,12 +65,12 @@ class Unpickler {
   void push_long(uint64_t size);
   void put(uint64_t index);
   void get(uint64_t index);
+
+  // What names classes, refers to storages, or calls (unpickler_calls.cpp).
   void push_global(const std::string& module, const std::string& name);
   void push_stack_global();
   void push_storage();
   void build();
-
-  // What REDUCE would call (unpickler_calls.cpp).
   void reduce();
   Node call(const GlobalNode& function, const std::vector<Ref>& arguments);
   template <class T>

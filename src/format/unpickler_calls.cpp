@@ -1,12 +1,91 @@
-// What the functions and classes on the list would return.
+// The instructions that name classes and functions, refer to storages, or call: what each would give.
 #include <algorithm>
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "format/torch_globals.h"
 #include "format/unpickler.h"
 #include "format/utf8_text.h"
 
 namespace accelerant::format {
+
+void Unpickler::push_stack_global() {
+  const Ref name = pop();
+  const Ref module = pop();
+  const auto* const name_text = std::get_if<std::string>(&nodes_[name]);
+  const auto* const module_text = std::get_if<std::string>(&nodes_[module]);
+  if (name_text == nullptr || module_text == nullptr) fail("the name of a global is no string");
+  push_global(*module_text, *name_text);
+}
+
+void Unpickler::push_global(const std::string& module, const std::string& name) {
+  std::optional<Node> node = find_global(module, name);
+  if (!node) {
+    throw Error(ErrorDetails{
+        .problem = place() + ": the pickle asks for a class or function that is not on the list",
+        .expected = "tensors, torch's dtypes, devices and sizes, and containers",
+        .got = module + "." + name,
+        .hint = "nothing was executed; save plain data only, such as a state_dict()"});
+  }
+  push(std::move(*node));
+}
+
+// A tuple ("storage", type, key, location, number of elements) stands for a storage.
+void Unpickler::push_storage() {
+  const Ref id = pop();
+  const TupleNode* const tuple = std::get_if<TupleNode>(&nodes_[id]);
+  if (tuple == nullptr || tuple->items.size() != 5) {
+    fail("a reference to the outside is no storage", "a tuple of five", name_of(nodes_[id]));
+  }
+  const std::vector<Ref>& parts = tuple->items;
+  const std::string& what = argument<std::string>(parts, 0, "the string 'storage'");
+  const GlobalNode type = argument<GlobalNode>(parts, 1, "a storage type");
+  const std::string& key = argument<std::string>(parts, 2, "a string");
+  const std::string& location = argument<std::string>(parts, 3, "a string");
+  const int64_t numel = argument<int64_t>(parts, 4, "an integer");
+  if (what != "storage" || type.name != Global::storage_type) {
+    fail("a reference to the outside is no storage");
+  }
+  int64_t size = 0;
+  if (numel < 0 ||
+      __builtin_mul_overflow(numel, type.dtype == nullptr ? 1 : type.dtype->size, &size)) {
+    fail("the size of storage '" + key + "' is impossible", {}, std::to_string(numel));
+  }
+  const auto known = storages_.find(key);
+  if (known == storages_.end()) {
+    const StorageNode node{.storage = find_storage_(key, location, static_cast<uint64_t>(size)),
+                           .dtype = type.dtype};
+    storages_.emplace(key, KnownStorage{.node = node, .size = static_cast<uint64_t>(size)});
+    push(node);
+    return;
+  }
+  const KnownStorage& first = known->second;
+  if (first.node.dtype != type.dtype || first.size != static_cast<uint64_t>(size) ||
+      first.node.storage->location() != location) {
+    fail("storage '" + key + "' is described in two ways");
+  }
+  push(first.node);
+}
+
+// Attributes of an OrderedDict; state dicts of modules have one.
+void Unpickler::build() {
+  const Ref state = pop();
+  DictNode& dict = top_as<DictNode>("OrderedDict");
+  const DictNode* const attributes = std::get_if<DictNode>(&nodes_[state]);
+  if (dict.kind != PlainDictKind::ordered || attributes == nullptr) {
+    fail("the pickle sets attributes of something that has none", "a dict for an OrderedDict",
+         name_of(nodes_[state]));
+  }
+  for (std::size_t i = 0; i < attributes->items.size(); i += 2) {
+    if (!std::holds_alternative<std::string>(nodes_[attributes->items[i]])) {
+      fail("the name of an attribute is no string");
+    }
+  }
+  // Through a copy, as the two may be the same dict; and paid for, as a dict may be used many times.
+  const std::vector<Ref> added = attributes->items;
+  budget_.take(added.size() * sizeof(Ref), where_);
+  dict.attributes.insert(dict.attributes.end(), added.begin(), added.end());
+}
 
 void Unpickler::reduce() {
   const Ref arguments_ref = pop();

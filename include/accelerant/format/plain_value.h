@@ -32,7 +32,6 @@
 namespace accelerant::format {
 
 class PlainValue;
-struct PlainItem;
 
 // The memory that one or more tensors look at. Tensors that share a storage hold the same pointer.
 class PlainStorage {
@@ -104,15 +103,21 @@ std::span<const std::byte> row_major_bytes(const PlainTensor& tensor,
 
 using PlainList = std::vector<PlainValue>;
 
-struct PlainTuple {
-  std::vector<PlainValue> items = {};
+// Containers of values are templates only so that their fields can have defaults while PlainValue, which
+// holds them, is not complete; use PlainTuple, PlainSet, PlainItem and PlainDict.
+template <class Value>
+struct PlainTupleOf {
+  std::vector<Value> items = {};
   bool is_size = false;  // a torch.Size rather than a tuple; its items are integers
 };
+using PlainTuple = PlainTupleOf<PlainValue>;
 
 // A set, in the order of the file.
-struct PlainSet {
-  std::vector<PlainValue> items = {};
+template <class Value>
+struct PlainSetOf {
+  std::vector<Value> items = {};
 };
+using PlainSet = PlainSetOf<PlainValue>;
 
 struct PlainBytes {
   std::string bytes = {};
@@ -135,23 +140,33 @@ enum class PlainDictKind {
   counter,  // collections.Counter, as in the state of MultiStepLR
 };
 
+// One entry of a dict.
+template <class Value>
+struct PlainItemOf {
+  Value key = {};
+  Value value = {};
+};
+using PlainItem = PlainItemOf<PlainValue>;
+
 // A dict, in the order of insertion. Keys are None, booleans, numbers, strings, bytes, tuples of those,
 // dtypes or devices. As in Python, 1, 1.0 and True are the same key.
-struct PlainDict {
+template <class Value>
+struct PlainDictOf {
   PlainDictKind kind = PlainDictKind::plain;
-  std::vector<PlainItem> items = {};
+  std::vector<PlainItemOf<Value>> items = {};
 
   // Python attributes of an OrderedDict. State dicts of modules have one, "_metadata", with the versions
-  // of the modules; load_state_dict uses it to read old files. Written only for ordered dicts.
-  std::vector<PlainItem> attributes = {};
+  // of the modules; load_state_dict uses it to read old files. Only ordered dicts may have any.
+  std::vector<PlainItemOf<Value>> attributes = {};
 
   // The value of a string key, or nullptr. Looks at one item after the other.
-  const PlainValue* find(std::string_view key) const;
-  PlainValue* find(std::string_view key);
+  const Value* find(std::string_view key) const;
+  Value* find(std::string_view key);
 
   // Adds an item, or replaces the value of the key where it already is.
-  void set(std::string_view key, PlainValue value);
+  void set(std::string_view key, Value value);
 };
+using PlainDict = PlainDictOf<PlainValue>;
 
 class PlainValue {
  public:
@@ -227,13 +242,30 @@ class PlainValue {
   Content content_;
 };
 
-// One entry of a dict.
-struct PlainItem {
-  PlainValue key = {};
-  PlainValue value = {};
-};
-
 // The Python name of a kind, such as "dict".
 std::string_view name_of(PlainValue::Kind kind);
+
+template <class Value>
+const Value* PlainDictOf<Value>::find(std::string_view key) const {
+  for (const PlainItemOf<Value>& item : items) {
+    const std::string* const text = std::get_if<std::string>(&item.key.content());
+    if (text != nullptr && *text == key) return &item.value;
+  }
+  return nullptr;
+}
+
+template <class Value>
+Value* PlainDictOf<Value>::find(std::string_view key) {
+  return const_cast<Value*>(std::as_const(*this).find(key));
+}
+
+template <class Value>
+void PlainDictOf<Value>::set(std::string_view key, Value value) {
+  if (Value* const present = find(key)) {
+    *present = std::move(value);
+  } else {
+    items.push_back({.key = key, .value = std::move(value)});
+  }
+}
 
 }  // namespace accelerant::format

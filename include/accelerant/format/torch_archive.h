@@ -72,7 +72,7 @@ struct TorchWriteOptions {
 // Writes `value` so that torch.load(weights_only=True) of torch 2.0 and newer reads it, with mmap=True
 // too. Each storage is written once, however many tensors share it. The same value gives the same bytes.
 // Nothing is written if the value cannot be: a tensor that reaches out of its storage, a string that is
-// not UTF-8, a key that Python cannot hash.
+// not UTF-8, a key that Python cannot hash. A storage of a damaged file is only noticed when it is reached.
 void write_torch_archive(const PlainValue& value, ByteSink& sink,
                          const TorchWriteOptions& options = {});
 
