@@ -13,7 +13,7 @@ PROCESSES ?= 2
 build_dir = $(if $(filter release,$(PRESET)),build,build/$(PRESET))
 cmake_build = cmake --build --preset $(PRESET) -j $(JOBS)
 
-.PHONY: help build demo test test-long bench lint format clean distclean
+.PHONY: help build demo test test-long fuzz bench lint format clean distclean
 
 help: ## Show this text
 	@echo 'Usage: make TARGET [PRESET=release|dev|asan|tsan] [JOBS=N]'
@@ -44,6 +44,12 @@ test-long: ## Run all tests, the long ones too (preset release)
 	@scripts/configure release
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset long -j $(JOBS) $(ARGS)
+
+fuzz: ## Run the fuzzers, a minute each (with clang)
+	@scripts/setup fuzz
+	@scripts/configure fuzz
+	@cmake --build --preset fuzz -j $(JOBS)
+	@ctest --preset fuzz $(ARGS)
 
 bench: ## Run the benchmarks against Python and plain libtorch
 	@scripts/setup test

@@ -57,6 +57,20 @@ missing_libraries() {
   done | "${compiler[@]}" -E -P -x c++ - 2>/dev/null | sed -n 's/^missing //p'
 }
 
+# Whether the clang that cmake/ClangToolchain.cmake takes has libFuzzer.
+clang_can_fuzz() {
+  local name names=(clang++ clang++-{20,19,18,17,16,15,14})
+  if [[ -n ${CXX:-} ]]; then names=("$CXX"); fi
+  for name in "${names[@]}"; do
+    if ! have "$name"; then continue; fi
+    echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' |
+      "$name" -x c++ -fsanitize=fuzzer,address - -o build/setup.fuzzer 2>/dev/null || return 1
+    rm build/setup.fuzzer
+    return
+  done
+  return 1
+}
+
 # Sets $packages, what must be installed, and $extras, what would be nice.
 find_missing_packages() {
   packages=() extras=()
@@ -75,6 +89,13 @@ find_missing_packages() {
     packages+=(dataset-fashion-mnist)
   fi
   if [[ $goal == test ]] && ! have mpirun; then packages+=(openmpi-bin); fi
+  if [[ $goal == fuzz ]] && ! clang_can_fuzz; then
+    packages+=(clang)
+    # Where the sanitizers are not a part of clang's own packages.
+    if have apt-cache && [[ -n $(apt-cache search --names-only '^libclang-rt-dev$') ]]; then
+      packages+=(libclang-rt-dev)
+    fi
+  fi
   if [[ -n $venv_needs ]] && ! venv_can_be_made; then
     packages+=(python3 python3-venv)
   fi

@@ -3,22 +3,10 @@
 
 #include "accelerant/dist/sync_batch_norm.h"
 #include "accelerator/module_access.h"
+#include "tensor/module_state.h"
 
 namespace accelerant::detail {
 namespace {
-
-// In Python's order: a module's own parameters, its own buffers, then its children.
-void collect_state(const torch::nn::Module& module, const std::string& prefix, StateDict& state) {
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    state.insert(prefix + item.key(), item.value());
-  }
-  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
-    state.insert(prefix + item.key(), item.value());
-  }
-  for (const auto& child : module.named_children()) {
-    collect_state(*child.value(), prefix + child.key() + ".", state);
-  }
-}
 
 class NnModule : public ModuleAccess {
  public:
@@ -40,11 +28,7 @@ class NnModule : public ModuleAccess {
     add_sparse(*module_, sparse);
     return sparse;
   }
-  StateDict state_dict() const override {
-    StateDict state;
-    collect_state(*module_, "", state);
-    return state;
-  }
+  StateDict state_dict() const override { return state_of(*module_); }
 
  private:
   static void add_sparse(const torch::nn::Module& module,

@@ -1,11 +1,11 @@
 #include "checkpoint/shared_tensors.h"
 
+#include <algorithm>
 #include <tuple>
 
 namespace accelerant::checkpoint {
 namespace {
 
-// What two tensors have in common if and only if they are the same piece of memory, seen in the same way.
 using View = std::tuple<const void*, c10::ScalarType, std::vector<int64_t>, std::vector<int64_t>>;
 
 View view_of(const at::Tensor& tensor) {
@@ -15,20 +15,32 @@ View view_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-DistinctTensors distinct_tensors(const StateDict& state) {
-  std::map<View, std::string> first;  // the alphabetically first name
+std::vector<std::vector<std::string>> names_of_each(const StateDict& state) {
+  std::vector<std::vector<std::string>> groups;
+  std::map<View, std::size_t> known;
   for (const auto& item : state) {
-    if (item.value().numel() == 0) continue;  // no memory to share
-    auto [entry, is_new] = first.try_emplace(view_of(item.value()), item.key());
-    if (!is_new && item.key() < entry->second) entry->second = item.key();
-  }
-  DistinctTensors result;
-  for (const auto& item : state) {
-    const auto entry = item.value().numel() == 0 ? first.end() : first.find(view_of(item.value()));
-    if (entry == first.end() || entry->second == item.key()) {
-      result.kept.insert(item.key(), item.value());
+    const at::Tensor& tensor = item.value();
+    const bool has_memory = tensor.numel() > 0 && !tensor.is_meta();
+    const auto [entry, is_new] = has_memory ? known.try_emplace(view_of(tensor), groups.size())
+                                            : std::pair(known.end(), true);
+    if (is_new) {
+      groups.push_back({item.key()});
     } else {
-      result.aliases.emplace(item.key(), entry->second);
+      groups[entry->second].push_back(item.key());
+    }
+  }
+  return groups;
+}
+
+DistinctTensors distinct_tensors(const StateDict& state) {
+  DistinctTensors result;
+  for (const auto& item : state) result.kept.insert(item.key(), item.value());
+  for (const auto& names : names_of_each(state)) {
+    const std::string& kept = *std::ranges::min_element(names);
+    for (const std::string& name : names) {
+      if (name == kept) continue;
+      result.aliases.emplace(name, kept);
+      result.kept.erase(name);
     }
   }
   return result;

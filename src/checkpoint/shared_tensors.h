@@ -1,4 +1,4 @@
-// Names that mean the same tensor (tied weights), so that each tensor is stored once.
+// Names that mean the same tensor: tied weights.
 #pragma once
 
 #include <map>
@@ -9,14 +9,16 @@
 
 namespace accelerant::checkpoint {
 
+// The names of each tensor, in the order of the state. Tensors are the same if they are the same piece of memory seen
+// in the same way; those that merely overlap are not.
+std::vector<std::vector<std::string>> names_of_each(const StateDict& state);
+
 struct DistinctTensors {
-  StateDict kept = StateDict();  // in the order of the state
-  std::map<std::string, std::string> aliases =
-      {};  // dropped name -> the kept one, which has the same data
+  StateDict kept = StateDict();                     // each tensor once, in the order of the state
+  std::map<std::string, std::string> aliases = {};  // every other name -> the one that was kept
 };
 
-// Of names whose tensors are the same piece of memory seen in the same way, the alphabetically first is kept, as
-// in Python's safetensors. Tensors that only overlap are kept both: they lose nothing by it but space.
+// Of several names the alphabetically first is kept, as in Python's safetensors.
 DistinctTensors distinct_tensors(const StateDict& state);
 
 }  // namespace accelerant::checkpoint

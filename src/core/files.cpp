@@ -165,6 +165,15 @@ void sync_folder(const std::string& path) {
   }
 }
 
+void write_all(int descriptor, std::span<const std::byte> bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(descriptor, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) throw_system_error(path + " cannot be written", errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(done));
+  }
+}
+
 bool sync_fd(int fd) {
   int result = 0;
   do {

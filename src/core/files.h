@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ void remove_tree(const std::string& path);
 
 // Makes what was created, renamed and removed in the folder survive a crash of the machine.
 void sync_folder(const std::string& path);
+
+// All bytes, to an open file; `path` is for the Error.
+void write_all(int descriptor, std::span<const std::byte> bytes, const std::string& path);
 
 // Waits until what was written is on the disk. False if it is not, with errno.
 bool sync_fd(int fd);

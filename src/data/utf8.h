@@ -1,4 +1,4 @@
-// UTF-8, one character at a time.
+// Characters of a text that must be UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,9 @@
 
 namespace accelerant::data {
 
-// One past the largest code point.
-constexpr char32_t code_point_limit = 0x110000;
-
 // The character of `text` at `position`, which is moved past it. Throws Error with the byte offset
-// for anything that is no valid UTF-8: stray or missing continuation bytes, forms that are longer
-// than needed, surrogates, and code points past U+10FFFF.
+// for anything that is no valid UTF-8.
 char32_t next_code_point(std::string_view text, std::size_t& position);
-
-void append_utf8(std::string& text, char32_t code_point);
 
 // "U+00E9", for messages.
 std::string code_point_name(char32_t code_point);

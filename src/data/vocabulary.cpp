@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/utf8.h"
 #include "data/describe.h"
 #include "data/utf8.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/fd.h"
+#include "core/fd.h"
 
 namespace accelerant::launch {
 

@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include "launch/fd.h"
+#include "core/fd.h"
 
 namespace accelerant::launch {
 

@@ -150,7 +150,7 @@ LaunchPlan make_plan(const LaunchOptions& options) {
 
 void make_rank_folders(const LaunchPlan& plan, const std::string& folder_of_attempt) {
   for (int64_t local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
-    make_folders(folder_of_attempt + "/" + std::to_string(plan.rank_of(local_rank)));
+    make_writable_folders(folder_of_attempt + "/" + std::to_string(plan.rank_of(local_rank)));
   }
 }
 

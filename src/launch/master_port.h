@@ -1,7 +1,7 @@
 // The port at which the ranks meet.
 #pragma once
 
-#include "launch/fd.h"
+#include "core/fd.h"
 
 namespace accelerant::launch {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "accelerant/launch/rank_result.h"
+#include "core/fd.h"
 #include "launch/child_process.h"
-#include "launch/fd.h"
 #include "launch/guardian.h"
 #include "launch/signal_watch.h"
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/fd.h"
 #include "launch/console.h"
-#include "launch/fd.h"
 
 namespace accelerant::launch {
 

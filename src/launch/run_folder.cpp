@@ -31,7 +31,7 @@ bool has_files_of_ranks(const std::string& folder, const LaunchPlan& plan) {
 // Makes the folders of the first attempt. False if somebody else was faster.
 bool claim(const std::string& folder, const LaunchPlan& plan) {
   const std::string attempt = folder + "/attempt_0";
-  make_folders(attempt);
+  make_writable_folders(attempt);
   for (int64_t local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
     if (!make_new_folder(attempt + "/" + std::to_string(plan.rank_of(local_rank)))) return false;
   }

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "launch/fd.h"
+#include "core/fd.h"
 
 namespace accelerant::launch {
 

@@ -353,8 +353,8 @@ REFUSALS = [
     (["--tee", "0:1,5:1"], 2, "by local rank"),
     (["--redirects", "x"], 2, "redirect"),
     (["--run-id", "a/b"], 2, "without /"),
-    (["--log-dir", "/proc/no/such"], 2, "cannot write to the folder"),
-    (["--log-dir", "/dev/null/logs"], 2, "cannot write to the folder"),
+    (["--log-dir", "/proc/no/such"], 2, "cannot be made"),
+    (["--log-dir", "/dev/null/logs"], 2, "cannot be made"),
     (["--unknown"], 2, "--unknown"),
 ]
 

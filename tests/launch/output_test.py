@@ -228,7 +228,7 @@ def test_a_restart_goes_on_without_log_files(logs):
         [ $TORCHELASTIC_RESTART_COUNT = 1 ] && {{ echo shown; exit 0; }}
         touch {logs.folder}/mine/attempt_1; exit 1"""))
     assert (result.code, result.out) == (0, b"shown\n"), result
-    assert f"cannot write to the folder {logs.folder}/mine/attempt_1" in result.err_lines[1]
+    assert f"The folder {logs.folder}/mine/attempt_1" in result.err_lines[1]
     assert "Not a directory" in result.err.decode()
     assert result.err_lines[-1] == "[accelerant] this attempt has no log files"
 

@@ -15,11 +15,20 @@ namespace {
 using nlohmann::json;
 
 const std::map<std::string, std::function<json(const json&)>> kTopics = {
-    {"accumulate", replay::replay_accumulate},   {"autocast", replay::replay_autocast},
-    {"collectives", replay::replay_collectives}, {"processes", replay::replay_processes},
-    {"readers", replay::replay_readers},         {"scaler", replay::replay_scaler},
-    {"schedule", replay::replay_schedule},       {"sharding", replay::replay_sharding},
-    {"training", replay::replay_training},       {"utilities", replay::replay_utilities},
+    {"accumulate", replay::replay_accumulate},
+    {"autocast", replay::replay_autocast},
+    {"collectives", replay::replay_collectives},
+    {"models", replay::replay_models},
+    {"optimizer_state", replay::replay_optimizer_state},
+    {"processes", replay::replay_processes},
+    {"readers", replay::replay_readers},
+    {"safetensors", replay::replay_safetensors},
+    {"scaler", replay::replay_scaler},
+    {"schedule", replay::replay_schedule},
+    {"sharding", replay::replay_sharding},
+    {"torch_archive", replay::replay_torch_archive},
+    {"training", replay::replay_training},
+    {"utilities", replay::replay_utilities},
 };
 
 int usage() {

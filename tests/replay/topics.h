@@ -8,13 +8,17 @@ namespace replay {
 
 nlohmann::json replay_accumulate(const nlohmann::json& document);
 nlohmann::json replay_collectives(const nlohmann::json& document);
+nlohmann::json replay_models(const nlohmann::json& document);
 nlohmann::json replay_scaler(const nlohmann::json& document);
 nlohmann::json replay_processes(const nlohmann::json& document);
+nlohmann::json replay_optimizer_state(const nlohmann::json& document);
 nlohmann::json replay_readers(const nlohmann::json& document);
+nlohmann::json replay_safetensors(const nlohmann::json& document);
 nlohmann::json replay_training(const nlohmann::json& document);
 nlohmann::json replay_autocast(const nlohmann::json& document);
 nlohmann::json replay_schedule(const nlohmann::json& document);
 nlohmann::json replay_sharding(const nlohmann::json& document);
+nlohmann::json replay_torch_archive(const nlohmann::json& document);
 nlohmann::json replay_utilities(const nlohmann::json& document);
 
 }  // namespace replay

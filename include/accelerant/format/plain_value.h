@@ -1,0 +1,239 @@
+// Plain data as Python programs keep it in checkpoints: None, numbers, strings, lists, dicts, and
+// tensors. It is what torch_archive.h reads and writes, and knows nothing of torch itself.
+//
+//   PlainValue state = read_torch_archive("optimizer.bin");
+//   for (const PlainValue& group : state.at("param_groups").as_list()) {
+//     const double lr = group.at("lr").as_real();
+//   }
+//
+//   PlainDict scaler;
+//   scaler.set("scale", 65536.0);
+//   scaler.set("growth_interval", 2000);
+//   const PlainValue value = std::move(scaler);
+//
+// A PlainValue is a value: copies are independent, and a thing that a Python program holds in two places
+// is here two things. Only storages of tensors are shared, by shared pointers, because tied weights must
+// stay tied and because they are big.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace accelerant::format {
+
+class PlainValue;
+struct PlainItem;
+
+// The memory that one or more tensors look at. Tensors that share a storage hold the same pointer.
+class PlainStorage {
+ public:
+  // `bytes` must stay as they are while the storage lives; `owner` is kept alive for that, and may be
+  // empty where the caller sees to it.
+  explicit PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner = {});
+
+  // A storage of a file, where it is called `key`. `check` runs once, before bytes() first returns, and
+  // throws if the bytes are damaged.
+  PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, std::string key,
+               std::string location, std::function<void()> check);
+
+  // The content, little-endian. The first call for a storage of a file compares the checksum, that is,
+  // reads it all, and throws an Error when it is wrong; any number of threads may call. Storages of files
+  // begin at a multiple of 64 bytes if torch or this library wrote the file, and anywhere else if not.
+  std::span<const std::byte> bytes() const;
+
+  // In bytes.
+  uint64_t size() const { return bytes_.size(); }
+
+  // The name in the file it came from, such as "0"; empty for storages made by a program.
+  const std::string& key() const { return key_; }
+
+  // Where Python had it, such as "cpu" or "cuda:0". The writer writes it down, and torch.load puts the
+  // tensor there unless its map_location says otherwise.
+  const std::string& location() const { return location_; }
+  void set_location(std::string location) { location_ = std::move(location); }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::shared_ptr<const void> owner_;
+  std::string key_;
+  std::string location_ = "cpu";
+  std::function<void()> check_;
+  mutable std::once_flag checked_;
+};
+
+// A tensor: how to look at a storage. Element (i, j, ...) is the one number
+// storage_offset + i * strides[0] + j * strides[1] + ... of the storage.
+struct PlainTensor {
+  // The element type as safetensors spells it: BOOL, U8, I8, U16, I16, U32, I32, U64, I64, F16, BF16, F32,
+  // F64, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, C64; and C32 and C128, which it lacks.
+  std::string dtype = "F32";
+  std::vector<int64_t> shape = {};                        // empty: one element, no dimensions
+  std::vector<int64_t> strides = {};                      // as many as shape has; in elements
+  int64_t storage_offset = 0;                             // in elements
+  std::shared_ptr<const PlainStorage> storage = nullptr;  // never null in what a reader returns
+  bool requires_grad = false;  // of the tensor, or of the Parameter it is in
+  bool is_parameter = false;   // a torch.nn.Parameter
+
+  // A tensor over the whole of a storage, in row-major order.
+  static PlainTensor contiguous(std::string dtype, std::vector<int64_t> shape,
+                                std::shared_ptr<const PlainStorage> storage);
+
+  // The number of elements.
+  int64_t numel() const;
+};
+
+// Throws an Error that begins with `where` unless the dtype is known, shape and strides fit each other,
+// and every element lies inside the storage.
+void check_tensor(const PlainTensor& tensor, const std::string& where);
+
+// The elements in row-major order. Where they lie so in the storage, this is a view of it and `buffer`
+// stays as it is; otherwise they are copied into `buffer`. With strides of 0 they may be many more than
+// the storage has.
+std::span<const std::byte> row_major_bytes(const PlainTensor& tensor,
+                                           std::vector<std::byte>& buffer);
+
+using PlainList = std::vector<PlainValue>;
+
+struct PlainTuple {
+  std::vector<PlainValue> items = {};
+  bool is_size = false;  // a torch.Size rather than a tuple; its items are integers
+};
+
+// A set, in the order of the file.
+struct PlainSet {
+  std::vector<PlainValue> items = {};
+};
+
+struct PlainBytes {
+  std::string bytes = {};
+  bool is_bytearray = false;  // a bytearray rather than bytes
+};
+
+// A torch.dtype as a value, in the spelling of PlainTensor::dtype.
+struct PlainDtype {
+  std::string name = {};
+};
+
+// A torch.device, such as "cpu" or "cuda:0".
+struct PlainDevice {
+  std::string name = {};
+};
+
+enum class PlainDictKind {
+  plain,    // dict
+  ordered,  // collections.OrderedDict, as state dicts of modules are
+  counter,  // collections.Counter, as in the state of MultiStepLR
+};
+
+// A dict, in the order of insertion. Keys are None, booleans, numbers, strings, bytes, tuples of those,
+// dtypes or devices. As in Python, 1, 1.0 and True are the same key.
+struct PlainDict {
+  PlainDictKind kind = PlainDictKind::plain;
+  std::vector<PlainItem> items = {};
+
+  // Python attributes of an OrderedDict. State dicts of modules have one, "_metadata", with the versions
+  // of the modules; load_state_dict uses it to read old files. Written only for ordered dicts.
+  std::vector<PlainItem> attributes = {};
+
+  // The value of a string key, or nullptr. Looks at one item after the other.
+  const PlainValue* find(std::string_view key) const;
+  PlainValue* find(std::string_view key);
+
+  // Adds an item, or replaces the value of the key where it already is.
+  void set(std::string_view key, PlainValue value);
+};
+
+class PlainValue {
+ public:
+  enum class Kind {
+    none,
+    boolean,
+    integer,
+    real,
+    string,
+    bytes,
+    list,
+    tuple,
+    set,
+    dict,
+    dtype,
+    device,
+    tensor,
+  };
+  // The alternatives, in the order of Kind.
+  using Content =
+      std::variant<std::monostate, bool, int64_t, double, std::string, PlainBytes, PlainList,
+                   PlainTuple, PlainSet, PlainDict, PlainDtype, PlainDevice, PlainTensor>;
+
+  PlainValue() = default;  // None
+  // Not plain bool and int64_t: pointers would become booleans, and other integers be ambiguous.
+  template <std::integral T>
+  PlainValue(T value) {
+    if constexpr (std::same_as<T, bool>) {
+      content_ = value;
+    } else if constexpr (std::unsigned_integral<T> && sizeof(T) == sizeof(int64_t)) {
+      content_ = checked_unsigned(value);
+    } else {
+      content_ = static_cast<int64_t>(value);
+    }
+  }
+  PlainValue(double value) : content_(value) {}
+  PlainValue(const char* value) : content_(std::string(value)) {}
+  PlainValue(std::string_view value) : content_(std::string(value)) {}
+  PlainValue(std::string value) : content_(std::move(value)) {}
+  PlainValue(PlainBytes value);
+  PlainValue(PlainList value);
+  PlainValue(PlainTuple value);
+  PlainValue(PlainSet value);
+  PlainValue(PlainDict value);
+  PlainValue(PlainDtype value);
+  PlainValue(PlainDevice value);
+  PlainValue(PlainTensor value);
+
+  Kind kind() const { return static_cast<Kind>(content_.index()); }
+  bool is_none() const { return kind() == Kind::none; }
+
+  // The content for std::visit and std::get_if.
+  const Content& content() const { return content_; }
+  Content& content() { return content_; }
+
+  // The content as this kind; an Error that names both kinds if it is another.
+  bool as_bool() const;
+  int64_t as_int() const;
+  double as_real() const;  // integers too
+  const std::string& as_string() const;
+  const PlainList& as_list() const;
+  const PlainTuple& as_tuple() const;
+  const PlainDict& as_dict() const;
+  const PlainTensor& as_tensor() const;
+
+  // The value of a string key of a dict; an Error that names the keys there are if it is missing.
+  const PlainValue& at(std::string_view key) const;
+
+ private:
+  // An Error if it does not fit.
+  static int64_t checked_unsigned(uint64_t value);
+
+  Content content_;
+};
+
+// One entry of a dict.
+struct PlainItem {
+  PlainValue key = {};
+  PlainValue value = {};
+};
+
+// The Python name of a kind, such as "dict".
+std::string_view name_of(PlainValue::Kind kind);
+
+}  // namespace accelerant::format

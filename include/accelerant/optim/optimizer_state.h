@@ -1,0 +1,43 @@
+// Saving and loading the state of an optimizer of torch::optim, by the names of its parameters.
+//
+//   const accelerant::optim::ParameterNames names(net->named_parameters());
+//   const accelerant::NamedState state = accelerant::optim::optimizer_state_dict(adamw, names);
+//   ...
+//   accelerant::optim::load_optimizer_state_dict(adamw, names, state);   // training goes on bit for bit
+//
+// SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS, and classes derived from them, of which only what the base has is
+// saved. Fields have the names of Python's torch.optim:
+//
+//   values   {"kind": "AdamW",
+//             "param_groups": [{"params": ["fc.weight", "fc.bias"], "lr": 0.001, "betas": [0.9, 0.999], ...}],
+//             "state": {"fc.weight": {"step": 3}, ...}}     only parameters that have a state
+//   tensors  "exp_avg.fc.weight", "exp_avg_sq.fc.weight", ...: the field, a dot, the parameter's name; elements of
+//            lists (LBFGS) are "old_dirs[0].fc.weight", and "old_dirs" in the values is their number.
+//
+// Numbers that JSON lacks are "inf", "-inf" and "nan". A parameter without a name is "group.<group>.<place in it>".
+// The other form, that of Python's optimizer.state_dict(), is in python_optimizer_state.h.
+#pragma once
+
+#include "accelerant/optim/parameter_names.h"
+#include "accelerant/tensor/named_state.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerant::optim {
+
+// The tensors are the optimizer's own, not copies: they change with its next step. An Error for a class that is
+// none of those above.
+NamedState optimizer_state_dict(torch::optim::Optimizer& optimizer, const ParameterNames& names);
+
+// Makes the optimizer what the saved one was: options such as the learning rate, step counts and tensors; a
+// parameter that had no state has none afterwards. State tensors that fit are written in place, others are made
+// on the parameter's device in the saved type. The saved tensors are copied.
+//
+// Groups must hold the same parameters by name and shape, in any order within a group (LBFGS: in the same order).
+// All is checked before anything is changed; an Error lists all that does not fit.
+void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const ParameterNames& names,
+                               const NamedState& state);
+
+}  // namespace accelerant::optim

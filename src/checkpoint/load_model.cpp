@@ -1,0 +1,154 @@
+#include "accelerant/checkpoint/load_model.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "accelerant/core/error.h"
+#include "checkpoint/model_files.h"
+#include "checkpoint/shared_tensors.h"
+#include "checkpoint/tensor_copy.h"
+#include "tensor/module_state.h"
+
+namespace accelerant {
+namespace {
+
+using checkpoint::ModelFiles;
+using checkpoint::Place;
+
+constexpr std::size_t kMostNames = 20;  // of one kind in an Error
+
+struct Copy {
+  at::Tensor target = {};
+  Place from = {};
+};
+
+// What is to be done, and what does not fit.
+struct Plan {
+  std::vector<Copy> copies = {};
+  LoadedModel names = {};
+  std::vector<std::string> misfits = {};
+};
+
+bool can_become(c10::ScalarType stored, c10::ScalarType wanted) {
+  return stored == wanted || (c10::isFloatingType(stored) && c10::isFloatingType(wanted));
+}
+
+std::string misfit_of(const at::Tensor& target, const checkpoint::StoredTensor& stored) {
+  if (target.sizes() != c10::IntArrayRef(stored.shape)) {
+    return c10::str("shape: expected ", target.sizes(), ", got ", c10::IntArrayRef(stored.shape));
+  }
+  if (!stored.type || !can_become(*stored.type, target.scalar_type())) {
+    return c10::str("type: expected ", c10::toString(target.scalar_type()), ", got ",
+                    stored.type_name);
+  }
+  return "";
+}
+
+void add_copy(Plan& plan, const std::string& name, const at::Tensor& target, const Place& from) {
+  const std::string misfit = misfit_of(target, *from.tensor);
+  if (!misfit.empty()) plan.misfits.push_back(name + ", " + misfit);
+  plan.copies.push_back({target, from});
+}
+
+Plan make_plan(const StateDict& state, const ModelFiles& files) {
+  Plan plan;
+  std::unordered_set<std::string> used;           // names in the files
+  std::unordered_map<std::string, Place> places;  // of names of the model
+  for (const auto& item : state) {
+    if (const auto place = files.find(item.key())) {
+      places.emplace(item.key(), *place);
+      used.insert(place->tensor->name);
+    }
+  }
+  for (const auto& names : checkpoint::names_of_each(state)) {
+    // A name that is not stored is no loss if the tensor has another one that is.
+    const bool is_stored =
+        std::ranges::any_of(names, [&](const std::string& name) { return places.contains(name); });
+    for (const std::string& name : names) {
+      const auto found = places.find(name);
+      if (found != places.end()) {
+        add_copy(plan, name, state[name], found->second);
+      } else if (!is_stored) {
+        plan.names.missing.push_back(name);
+      }
+    }
+  }
+  for (const std::string& name : files.names()) {
+    if (!used.contains(name)) plan.names.unexpected.push_back(name);
+  }
+  return plan;
+}
+
+void add_list(std::string& text, const char* title, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  text += c10::str("\n  ", title, " (", names.size(), "):");
+  for (std::size_t i = 0; i < names.size() && i < kMostNames; ++i) text += "\n    " + names[i];
+  if (names.size() > kMostNames) text += "\n    ...";
+}
+
+void require_fit(const Plan& plan, const std::string& path, bool strict) {
+  std::string faults;
+  add_list(faults, "other shape or type", plan.misfits);
+  if (strict) {
+    add_list(faults, "not in the files", plan.names.missing);
+    add_list(faults, "not in the model", plan.names.unexpected);
+  }
+  if (faults.empty()) return;
+  throw Error(path + " does not fit the model, which is unchanged:" + faults +
+              (strict ? "\n  With strict = false names that one side lacks are left alone." : ""));
+}
+
+std::optional<c10::Device> device_for(const std::string& name,
+                                      const std::map<std::string, c10::Device>& device_map) {
+  std::optional<c10::Device> device;
+  std::size_t longest = 0;
+  for (const auto& [prefix, where] : device_map) {
+    const bool fits = prefix.empty() || name == prefix || name.starts_with(prefix + ".");
+    if (!fits || (device && prefix.size() < longest)) continue;
+    device = where;
+    longest = prefix.size();
+  }
+  return device;
+}
+
+// Tensors of several names get one place, that of the first, and stay one.
+void place_tensors(const StateDict& state, const LoadModelOptions& options) {
+  if (!options.dtype && options.device_map.empty()) return;
+  for (const auto& names : checkpoint::names_of_each(state)) {
+    const at::Tensor& tensor = state[names.front()];
+    at::TensorOptions wanted = tensor.options();
+    if (options.dtype && tensor.is_floating_point()) wanted = wanted.dtype(*options.dtype);
+    if (const auto device = device_for(names.front(), options.device_map)) {
+      wanted = wanted.device(*device);
+    }
+    const at::Tensor placed = tensor.detach().to(wanted);
+    for (const std::string& name : names) at::Tensor(state[name]).set_data(placed);
+  }
+}
+
+}  // namespace
+
+LoadedModel load_checkpoint_in_model(const StateDict& state, const std::string& path,
+                                     const LoadModelOptions& options) {
+  const ModelFiles files = ModelFiles::open(path);
+  Plan plan = make_plan(state, files);
+  require_fit(plan, path, options.strict);
+  const at::NoGradGuard no_grad;
+  place_tensors(state, options);
+  checkpoint::TensorReader reader;
+  for (const Copy& copy : plan.copies) {
+    reader.read(*copy.from.file, *copy.from.tensor, copy.target);
+  }
+  return plan.names;
+}
+
+LoadedModel load_checkpoint_in_model(torch::nn::Module& module, const std::string& path,
+                                     const LoadModelOptions& options) {
+  return load_checkpoint_in_model(state_of(module), path, options);
+}
+
+}  // namespace accelerant

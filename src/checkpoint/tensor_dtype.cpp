@@ -1,0 +1,49 @@
+#include "checkpoint/tensor_dtype.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace accelerant::checkpoint {
+namespace {
+
+using c10::ScalarType;
+using format::DType;
+
+constexpr std::pair<ScalarType, DType> kTypes[] = {
+    {ScalarType::Bool, DType::boolean},
+    {ScalarType::Byte, DType::u8},
+    {ScalarType::Char, DType::i8},
+    {ScalarType::Float8_e5m2, DType::f8_e5m2},
+    {ScalarType::Float8_e4m3fn, DType::f8_e4m3},
+    {ScalarType::Float8_e8m0fnu, DType::f8_e8m0},
+    {ScalarType::Float8_e4m3fnuz, DType::f8_e4m3fnuz},
+    {ScalarType::Float8_e5m2fnuz, DType::f8_e5m2fnuz},
+    {ScalarType::Short, DType::i16},
+    {ScalarType::UInt16, DType::u16},
+    {ScalarType::Half, DType::f16},
+    {ScalarType::BFloat16, DType::bf16},
+    {ScalarType::Int, DType::i32},
+    {ScalarType::UInt32, DType::u32},
+    {ScalarType::Float, DType::f32},
+    {ScalarType::ComplexFloat, DType::c64},
+    {ScalarType::Double, DType::f64},
+    {ScalarType::Long, DType::i64},
+    {ScalarType::UInt64, DType::u64},
+};
+
+}  // namespace
+
+std::optional<DType> format_dtype(ScalarType type) {
+  const auto* found =
+      std::ranges::find(kTypes, type, [](const auto& entry) { return entry.first; });
+  return found == std::end(kTypes) ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<ScalarType> torch_dtype(DType type) {
+  const auto* found =
+      std::ranges::find(kTypes, type, [](const auto& entry) { return entry.second; });
+  return found == std::end(kTypes) ? std::nullopt : std::optional(found->first);
+}
+
+}  // namespace accelerant::checkpoint

@@ -1,0 +1,18 @@
+// Element types of files and of torch.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+
+#include "accelerant/format/dtype.h"
+
+namespace accelerant::checkpoint {
+
+// Nothing where safetensors has no such type (complex128, quantised types).
+std::optional<format::DType> format_dtype(c10::ScalarType type);
+
+// Nothing where torch has no such type (F6_E2M3, F6_E3M2), or only one for pairs of elements (F4).
+std::optional<c10::ScalarType> torch_dtype(format::DType type);
+
+}  // namespace accelerant::checkpoint

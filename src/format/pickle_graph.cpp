@@ -1,0 +1,157 @@
+#include "format/pickle_graph.h"
+
+#include <unordered_map>
+#include <utility>
+
+#include "accelerant/core/error.h"
+#include "format/dict_key.h"
+#include "format/nesting.h"
+
+namespace accelerant::format {
+namespace {
+
+class Expansion {
+ public:
+  Expansion(const std::deque<Node>& nodes, ExpansionBudget& budget, const std::string& where)
+      : nodes_(nodes), budget_(budget), where_(where), open_(nodes.size(), false) {}
+
+  PlainValue value_of(Ref ref) {
+    if (open_[ref]) {
+      throw Error(ErrorDetails{.problem = where_ + " has an object that contains itself",
+                               .expected = "data that could be written as text"});
+    }
+    if (depth_ == deepest_nesting) refuse_nesting(where_);
+    budget_.take(sizeof(PlainValue), where_);
+    open_[ref] = true;
+    ++depth_;
+    PlainValue value = std::visit([&](const auto& node) { return expand(node); }, nodes_[ref]);
+    --depth_;
+    open_[ref] = false;
+    return value;
+  }
+
+ private:
+  PlainValue expand(std::monostate) { return {}; }
+  PlainValue expand(bool value) { return value; }
+  PlainValue expand(int64_t value) { return value; }
+  PlainValue expand(double value) { return value; }
+  PlainValue expand(const std::string& text) {
+    budget_.take(text.size(), where_);
+    return text;
+  }
+  PlainValue expand(const PlainBytes& bytes) {
+    budget_.take(bytes.bytes.size(), where_);
+    return bytes;
+  }
+  PlainValue expand(const PlainDtype& dtype) { return dtype; }
+  PlainValue expand(const PlainDevice& device) { return device; }
+  PlainValue expand(const std::unique_ptr<PlainTensor>& tensor) {
+    budget_.take(tensor->shape.size() * 2 * sizeof(int64_t), where_);
+    return *tensor;
+  }
+  PlainValue expand(const ListNode& list) { return values_of(list.items); }
+  PlainValue expand(const TupleNode& tuple) {
+    return PlainTuple{.items = values_of(tuple.items), .is_size = tuple.is_size};
+  }
+  PlainValue expand(const SetNode& set) {
+    PlainSet result;
+    std::unordered_map<std::string, std::size_t> places;
+    for (const Ref ref : set.items) {
+      PlainValue item = value_of(ref);
+      if (places.try_emplace(key_of(item), places.size()).second) {
+        result.items.push_back(std::move(item));
+      }
+    }
+    return result;
+  }
+  PlainValue expand(const DictNode& dict) {
+    return PlainDict{
+        .kind = dict.kind, .items = items_of(dict.items), .attributes = items_of(dict.attributes)};
+  }
+  PlainValue expand(const StorageNode&) { refuse("a storage outside of a tensor"); }
+  PlainValue expand(const GlobalNode&) { refuse("a class or function as a value"); }
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Error(ErrorDetails{.problem = where_ + " has something that is not plain data",
+                             .expected = "numbers, strings, containers and tensors",
+                             .got = what});
+  }
+
+  std::string key_of(const PlainValue& value) const {
+    std::optional<std::string> key = dict_key(value);
+    if (!key) {
+      throw Error(ErrorDetails{.problem = where_ + " has a dict or a set with an unusable key",
+                               .expected =
+                                   "None, a number other than nan, a string, bytes or a tuple "
+                                   "of such",
+                               .got = std::string(name_of(value.kind()))});
+    }
+    return std::move(*key);
+  }
+
+  std::vector<PlainValue> values_of(const std::vector<Ref>& refs) {
+    std::vector<PlainValue> values;
+    for (const Ref ref : refs) values.push_back(value_of(ref));
+    return values;
+  }
+
+  // As in Python, a key that comes again keeps its place and its first form, and gets the new value.
+  std::vector<PlainItem> items_of(const std::vector<Ref>& refs) {
+    std::vector<PlainItem> items;
+    std::unordered_map<std::string, std::size_t> places;
+    for (std::size_t i = 0; i + 1 < refs.size(); i += 2) {
+      PlainItem item{.key = value_of(refs[i]), .value = value_of(refs[i + 1])};
+      const auto [place, is_new] = places.try_emplace(key_of(item.key), items.size());
+      if (is_new) {
+        items.push_back(std::move(item));
+      } else {
+        items[place->second].value = std::move(item.value);
+      }
+    }
+    return items;
+  }
+
+  const std::deque<Node>& nodes_;
+  ExpansionBudget& budget_;
+  const std::string& where_;
+  std::vector<bool> open_;  // nodes that are being expanded
+  int depth_ = 0;
+};
+
+}  // namespace
+
+void refuse_nesting(const std::string& where) {
+  throw Error(ErrorDetails{.problem = where + " is nested too deep",
+                           .expected = "at most " + std::to_string(deepest_nesting) + " levels"});
+}
+
+std::string name_of(const Node& node) {
+  if (std::holds_alternative<StorageNode>(node)) return "a storage";
+  if (std::holds_alternative<GlobalNode>(node)) return "a class or function";
+  // The rest are the alternatives of PlainValue, in the same order.
+  return std::string(name_of(static_cast<PlainValue::Kind>(node.index())));
+}
+
+// A value takes one byte of pickle at least, so data that share nothing always fit.
+constexpr uint64_t most_bytes_for_one = 512;
+static_assert(most_bytes_for_one > 2 * sizeof(PlainValue));
+constexpr uint64_t free_bytes = uint64_t{16} << 20;
+
+ExpansionBudget::ExpansionBudget(uint64_t pickle_bytes)
+    : left_(most_bytes_for_one * pickle_bytes + free_bytes) {}
+
+void ExpansionBudget::take(uint64_t bytes, const std::string& where) {
+  if (bytes > left_) {
+    throw Error(ErrorDetails{.problem = where + " would become many times larger than it is",
+                             .expected = "few objects that are used in several places",
+                             .hint = "it was made to exhaust memory, or is damaged"});
+  }
+  left_ -= bytes;
+}
+
+PlainValue expand(const std::deque<Node>& nodes, Ref root, ExpansionBudget& budget,
+                  const std::string& where) {
+  return Expansion(nodes, budget, where).value_of(root);
+}
+
+}  // namespace accelerant::format

@@ -1,0 +1,161 @@
+// What plain_value.h says of tensors: checks and access without torch.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "accelerant/core/error.h"
+#include "accelerant/format/plain_value.h"
+#include "format/torch_dtype.h"
+
+namespace accelerant::format {
+namespace {
+
+// What torch's own loops are made for.
+constexpr std::size_t most_dimensions = 64;
+
+std::string text_of(const std::vector<int64_t>& numbers) {
+  std::string text = "[";
+  for (const int64_t number : numbers) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(number);
+  }
+  return text + "]";
+}
+
+const TorchDtype& dtype_of(const PlainTensor& tensor, const std::string& where) {
+  const TorchDtype* const dtype = find_dtype(tensor.dtype);
+  if (dtype == nullptr) {
+    throw Error(ErrorDetails{.problem = where + " has an unknown dtype",
+                             .expected = "a name such as F32 or BF16",
+                             .got = "'" + tensor.dtype + "'"});
+  }
+  return *dtype;
+}
+
+bool is_row_major(const PlainTensor& tensor) {
+  int64_t expected = 1;
+  for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+void copy_row_major(const PlainTensor& tensor, const std::byte* source, std::size_t element_size,
+                    std::byte* target) {
+  std::vector<int64_t> place(tensor.shape.size(), 0);
+  // Unsigned, as the stride of a dimension of size 1 is never used but is added and taken away here.
+  auto offset = static_cast<uint64_t>(tensor.storage_offset);
+  for (int64_t left = tensor.numel(); left > 0; --left) {
+    std::memcpy(target, source + offset * element_size, element_size);
+    target += element_size;
+    for (std::size_t i = place.size(); i-- > 0;) {
+      const auto stride = static_cast<uint64_t>(tensor.strides[i]);
+      offset += stride;
+      if (++place[i] < tensor.shape[i]) break;
+      offset -= stride * static_cast<uint64_t>(tensor.shape[i]);
+      place[i] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+int64_t PlainTensor::numel() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+PlainTensor PlainTensor::contiguous(std::string dtype, std::vector<int64_t> shape,
+                                    std::shared_ptr<const PlainStorage> storage) {
+  PlainTensor tensor;
+  tensor.dtype = std::move(dtype);
+  tensor.shape = std::move(shape);
+  tensor.storage = std::move(storage);
+  tensor.strides.resize(tensor.shape.size());
+  int64_t stride = 1;
+  for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+    tensor.strides[i] = stride;
+    // As torch has it: a dimension of size 0 does not make the strides 0. What overflows does not fit
+    // the storage either.
+    if (__builtin_mul_overflow(stride, std::max<int64_t>(tensor.shape[i], 1), &stride)) {
+      throw Error(ErrorDetails{.problem = "a tensor's shape is too large",
+                               .expected = "fewer than 2^63 elements",
+                               .got = text_of(tensor.shape)});
+    }
+  }
+  check_tensor(tensor, "the tensor");
+  return tensor;
+}
+
+void check_tensor(const PlainTensor& tensor, const std::string& where) {
+  const TorchDtype& dtype = dtype_of(tensor, where);
+  const auto fail = [&](const std::string& what, const std::string& expected) {
+    throw Error(ErrorDetails{.problem = where + " " + what,
+                             .expected = expected,
+                             .got = "shape " + text_of(tensor.shape) + ", strides " +
+                                    text_of(tensor.strides) + ", offset " +
+                                    std::to_string(tensor.storage_offset)});
+  };
+  if (tensor.storage == nullptr) throw Error(ErrorDetails{.problem = where + " has no storage"});
+  if (tensor.shape.size() > most_dimensions) {
+    throw Error(ErrorDetails{.problem = where + " has too many dimensions",
+                             .expected = "at most " + std::to_string(most_dimensions),
+                             .got = std::to_string(tensor.shape.size())});
+  }
+  if (tensor.strides.size() != tensor.shape.size()) {
+    fail("has a wrong number of strides", "as many as dimensions");
+  }
+  if (tensor.requires_grad && !dtype.differentiable) {
+    throw Error(ErrorDetails{.problem = where + " cannot require a gradient",
+                             .expected = "a floating-point or complex dtype",
+                             .got = tensor.dtype});
+  }
+  if (tensor.storage_offset < 0 ||
+      std::ranges::any_of(tensor.shape, [](auto n) { return n < 0; }) ||
+      std::ranges::any_of(tensor.strides, [](auto n) { return n < 0; })) {
+    fail("has a negative size, stride or offset", "none of them");
+  }
+  // Sizes and strides are checked for overflow even where another size is 0: code that walks the tensor
+  // multiplies them in its own order.
+  int64_t last = tensor.storage_offset;
+  int64_t count = 1;
+  bool overflow = false;
+  bool empty = false;
+  for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+    const int64_t size = std::max<int64_t>(tensor.shape[i], 1);
+    int64_t reach = 0;
+    empty = empty || tensor.shape[i] == 0;
+    overflow = overflow || __builtin_mul_overflow(count, size, &count) ||
+               __builtin_mul_overflow(size - 1, tensor.strides[i], &reach) ||
+               __builtin_add_overflow(last, reach, &last);
+  }
+  int64_t end = 0;
+  int64_t bytes = 0;
+  overflow = overflow || __builtin_add_overflow(last, int64_t{1}, &end) ||
+             __builtin_mul_overflow(end, dtype.size, &end) ||
+             __builtin_mul_overflow(count, dtype.size, &bytes);
+  if (overflow) fail("is too large", "fewer than 2^63 bytes");
+  if (!empty && static_cast<uint64_t>(end) > tensor.storage->size()) {
+    fail("reaches out of its storage",
+         "at most " + std::to_string(tensor.storage->size()) + " bytes of " + tensor.dtype);
+  }
+}
+
+std::span<const std::byte> row_major_bytes(const PlainTensor& tensor,
+                                           std::vector<std::byte>& buffer) {
+  check_tensor(tensor, "the tensor");
+  const auto element_size = static_cast<std::size_t>(find_dtype(tensor.dtype)->size);
+  const std::size_t size = static_cast<std::size_t>(tensor.numel()) * element_size;
+  if (size == 0) return {};
+  const std::span<const std::byte> all = tensor.storage->bytes();
+  if (is_row_major(tensor)) {
+    return all.subspan(static_cast<std::size_t>(tensor.storage_offset) * element_size, size);
+  }
+  buffer.resize(size);
+  copy_row_major(tensor, all.data(), element_size, buffer.data());
+  return buffer;
+}
+
+}  // namespace accelerant::format

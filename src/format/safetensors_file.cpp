@@ -1,0 +1,212 @@
+#include "accelerant/format/safetensors_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "accelerant/core/error.h"
+#include "format/random_access_file.h"
+#include "format/safetensors_header.h"
+#include "format/slice_plan.h"
+
+namespace accelerant::format {
+
+struct SafetensorsFile::State {
+  std::string label = {};
+  SafetensorsHeader header = {};
+  std::uint64_t data_begin = 0;                          // where the data begin in the file
+  std::optional<RandomAccessFile> file = {};             // none for a file in memory
+  std::optional<std::span<const std::byte>> bytes = {};  // the whole file, where it can be seen
+
+  std::string prefix(const TensorInfo& tensor) const {
+    return label + ": tensor " + quoted(tensor.name) + ": ";
+  }
+};
+
+namespace {
+
+std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void check_target(std::uint64_t wanted, std::size_t got, const std::string& prefix) {
+  if (wanted == got) return;
+  throw Error(ErrorDetails{.problem = prefix + "the buffer to read into has the wrong size",
+                           .expected = std::to_string(wanted) + " bytes",
+                           .got = std::to_string(got),
+                           .hint = {}});
+}
+
+// Reads runs that lie close together through a buffer: a call for each would cost more than the
+// bytes between them.
+class RunReader {
+ public:
+  RunReader(const RandomAccessFile& file, std::uint64_t end) : file_(file), end_(end) {}
+
+  void read(std::uint64_t position, std::span<std::byte> target) {
+    if (position < begin_ || position + target.size() > begin_ + filled_) {
+      begin_ = position;
+      filled_ = std::min<std::uint64_t>(buffer_.size(), end_ - position);
+      file_.read(position, std::span(buffer_).first(filled_));
+    }
+    std::memcpy(target.data(), buffer_.data() + (position - begin_), target.size());
+  }
+
+ private:
+  const RandomAccessFile& file_;
+  std::uint64_t end_;  // of the tensor
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(std::size_t{1} << 18);
+  std::uint64_t begin_ = 0;  // what the buffer holds
+  std::uint64_t filled_ = 0;
+};
+
+constexpr std::uint64_t short_run = std::uint64_t{1}
+                                    << 14;  // bytes; longer ones are read by themselves
+constexpr std::uint64_t small_stride = std::uint64_t{1} << 16;  // bytes; so are those farther apart
+
+}  // namespace
+
+SafetensorsFile::SafetensorsFile(std::unique_ptr<const State> state) : state_(std::move(state)) {}
+SafetensorsFile::~SafetensorsFile() = default;
+SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
+
+SafetensorsFile SafetensorsFile::open(const std::string& path, const OpenOptions& options) {
+  auto state = std::make_unique<State>();
+  state->label = path;
+  RandomAccessFile& file = state->file.emplace(path);
+  std::byte first_bytes[length_bytes] = {};
+  if (file.size() >= length_bytes) file.read(0, first_bytes);
+  const std::uint64_t length = header_length(first_bytes, file.size(), path);
+  state->data_begin = length_bytes + length;
+  {
+    // A copy, also where the file is mapped: what was checked must not change afterwards.
+    std::string text(length, '\0');
+    file.read(length_bytes, std::as_writable_bytes(std::span(text)));
+    state->header = parse_header(text, file.size() - state->data_begin, path);
+  }
+  if (options.access == FileAccess::map) state->bytes = file.map();
+  return SafetensorsFile(std::move(state));
+}
+
+SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::string label) {
+  auto state = std::make_unique<State>();
+  state->label = std::move(label);
+  const std::uint64_t length = header_length(bytes, bytes.size(), state->label);
+  state->data_begin = length_bytes + length;
+  state->header = parse_header(as_text(bytes.subspan(length_bytes, length)),
+                               bytes.size() - state->data_begin, state->label);
+  state->bytes = bytes;
+  return SafetensorsFile(std::move(state));
+}
+
+const std::vector<TensorInfo>& SafetensorsFile::tensors() const { return state_->header.tensors; }
+
+std::vector<std::string_view> SafetensorsFile::names() const {
+  std::vector<std::string_view> names;
+  names.reserve(tensors().size());
+  for (const TensorInfo& tensor : tensors()) names.push_back(tensor.name);
+  return names;
+}
+
+const TensorInfo* SafetensorsFile::find(std::string_view name) const {
+  const auto found = state_->header.index.find(tensors(), name);
+  return found ? &tensors()[*found] : nullptr;
+}
+
+const TensorInfo& SafetensorsFile::info(std::string_view name) const {
+  if (const TensorInfo* const tensor = find(name)) return *tensor;
+  throw Error(ErrorDetails{.problem = label() + ": there is no tensor " + quoted(name),
+                           .expected = {},
+                           .got = {},
+                           .hint = tensors().empty()
+                                       ? "the file has none"
+                                       : "the file has " + std::to_string(tensors().size()) +
+                                             ", the first is " + quoted(tensors().front().name)});
+}
+
+const Metadata& SafetensorsFile::metadata() const {
+  static const Metadata none;
+  return has_metadata() ? *state_->header.metadata : none;
+}
+
+bool SafetensorsFile::has_metadata() const { return state_->header.metadata.has_value(); }
+
+const std::string& SafetensorsFile::label() const { return state_->label; }
+
+std::span<const std::byte> SafetensorsFile::view(std::string_view name) const {
+  const TensorInfo& tensor = info(name);
+  if (!state_->bytes) {
+    throw Error(ErrorDetails{.problem = state_->prefix(tensor) + "there is no view of it",
+                             .expected = {},
+                             .got = "a file opened with FileAccess::read",
+                             .hint = "call read(), or open the file with FileAccess::map"});
+  }
+  return state_->bytes->subspan(state_->data_begin + tensor.begin, tensor.bytes());
+}
+
+// From the data of all tensors.
+void SafetensorsFile::copy(std::uint64_t position, std::span<std::byte> target) const {
+  if (target.empty()) return;
+  position += state_->data_begin;
+  if (state_->file) {
+    state_->file->read(position, target);
+  } else {
+    std::memcpy(target.data(), state_->bytes->data() + position, target.size());
+  }
+}
+
+void SafetensorsFile::read(std::string_view name, std::span<std::byte> target) const {
+  const TensorInfo& tensor = info(name);
+  check_target(tensor.bytes(), target.size(), state_->prefix(tensor));
+  copy(tensor.begin, target);
+}
+
+void SafetensorsFile::read_part(std::string_view name, std::uint64_t offset,
+                                std::span<std::byte> target) const {
+  const TensorInfo& tensor = info(name);
+  if (offset > tensor.bytes() || target.size() > tensor.bytes() - offset) {
+    throw Error(ErrorDetails{
+        .problem = state_->prefix(tensor) + "the part is not in it",
+        .expected = "at most " + std::to_string(tensor.bytes()) + " bytes",
+        .got = std::to_string(target.size()) + " from byte " + std::to_string(offset) + " on",
+        .hint = {}});
+  }
+  copy(tensor.begin + offset, target);
+}
+
+void SafetensorsFile::read_slice(std::string_view name, const std::vector<DimRange>& ranges,
+                                 std::span<std::byte> target) const {
+  const TensorInfo& tensor = info(name);
+  const SlicePlan plan = plan_slice(tensor, ranges, state_->prefix(tensor));
+  check_target(plan.bytes, target.size(), state_->prefix(tensor));
+  std::optional<RunReader> reader;
+  if (state_->file && !plan.loops.empty() && plan.run < short_run &&
+      plan.loops.back().stride < small_stride) {
+    reader.emplace(*state_->file, state_->data_begin + tensor.end);
+  }
+  plan.for_each_run([&](std::uint64_t begin) {
+    const std::span<std::byte> part = target.first(plan.run);
+    target = target.subspan(plan.run);
+    if (reader) {
+      reader->read(state_->data_begin + tensor.begin + begin, part);
+    } else {
+      copy(tensor.begin + begin, part);
+    }
+  });
+}
+
+std::vector<std::int64_t> SafetensorsFile::slice_shape(std::string_view name,
+                                                       const std::vector<DimRange>& ranges) const {
+  const TensorInfo& tensor = info(name);
+  return plan_slice(tensor, ranges, state_->prefix(tensor)).shape;
+}
+
+std::uint64_t SafetensorsFile::slice_bytes(std::string_view name,
+                                           const std::vector<DimRange>& ranges) const {
+  const TensorInfo& tensor = info(name);
+  return plan_slice(tensor, ranges, state_->prefix(tensor)).bytes;
+}
+
+}  // namespace accelerant::format

@@ -1,0 +1,38 @@
+// The header of a safetensors file: the rules that make a file valid.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerant/format/tensor_info.h"
+#include "format/name_index.h"
+
+namespace accelerant::format {
+
+inline constexpr std::size_t length_bytes = 8;
+inline constexpr std::string_view metadata_key = "__metadata__";
+
+struct SafetensorsHeader {
+  std::vector<TensorInfo> tensors = {};  // in the order of their data
+  std::optional<Metadata> metadata = {};
+  NameIndex index = {};
+};
+
+// The length of the header by the first bytes of a file of `file_size` bytes; so much is there.
+// `label` names the file in errors.
+std::uint64_t header_length(std::span<const std::byte> first_bytes, std::uint64_t file_size,
+                            const std::string& label);
+
+// `data_size` bytes follow the header.
+SafetensorsHeader parse_header(std::string_view text, std::uint64_t data_size,
+                               const std::string& label);
+
+// The name in quotes for messages: shortened, and without control characters.
+std::string quoted(std::string_view name);
+
+}  // namespace accelerant::format

@@ -1,0 +1,115 @@
+// The machine that a pickle is a program for, limited to what makes plain data. It follows torch's own
+// weights_only unpickler, and is stricter where that one lets damaged files pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "accelerant/format/plain_value.h"
+#include "format/pickle_graph.h"
+#include "format/pickle_opcodes.h"
+
+namespace accelerant::format {
+
+class Unpickler {
+ public:
+  // Finds a storage by its key; it must have `size` bytes.
+  using FindStorage = std::function<std::shared_ptr<const PlainStorage>(
+      const std::string& key, const std::string& location, uint64_t size)>;
+
+  // Borrows the pickle. `where` begins messages, such as "model.pt: data.pkl".
+  Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage);
+
+  // Runs the whole pickle. An Error names the byte at which it cannot go on.
+  PlainValue load();
+
+ private:
+  struct KnownStorage {
+    StorageNode node;
+    uint64_t size;
+  };
+
+  [[noreturn]] void fail(const std::string& problem, const std::string& expected = {},
+                         const std::string& got = {}) const;
+  std::string place() const;
+
+  // The pickle's bytes.
+  std::span<const std::byte> take(uint64_t size);
+  template <class T>
+  T take_number();
+  std::string take_line();
+  std::string take_text(uint64_t size);
+  std::string take_raw(uint64_t size);
+
+  // The stack. What lies below the last mark cannot be reached.
+  void push(Node node);
+  void push_ref(Ref ref) { stack_.push_back(ref); }
+  Ref top() const;
+  Ref pop();
+  std::vector<Ref> pop_to_mark();
+  template <class T>
+  T& top_as(std::string_view what);
+
+  bool step(Opcode opcode);  // false at the end
+  bool step_of_values(Opcode opcode);
+  bool step_of_containers(Opcode opcode);
+  void make_tuple(std::size_t size);
+  void push_long(uint64_t size);
+  void put(uint64_t index);
+  void get(uint64_t index);
+  void push_global(const std::string& module, const std::string& name);
+  void push_stack_global();
+  void push_storage();
+  void build();
+
+  // What REDUCE would call (unpickler_calls.cpp).
+  void reduce();
+  Node call(const GlobalNode& function, const std::vector<Ref>& arguments);
+  template <class T>
+  const T& argument(const std::vector<Ref>& arguments, std::size_t index,
+                    std::string_view what) const;
+  void expect_arguments(const std::vector<Ref>& arguments, std::size_t least,
+                        std::size_t most) const;
+  std::vector<int64_t> integers_of(Ref ref) const;
+  Node rebuild_tensor(Global function, const std::vector<Ref>& arguments);
+  Node rebuild_parameter(const std::vector<Ref>& arguments);
+  void expect_no_hooks(const std::vector<Ref>& arguments, std::size_t index) const;
+  Node make_device(const std::vector<Ref>& arguments) const;
+  Node encode(const std::vector<Ref>& arguments);
+  Node make_counter(const std::vector<Ref>& arguments);
+  Node make_bytearray(const std::vector<Ref>& arguments);
+
+  std::span<const std::byte> pickle_;
+  std::string where_;
+  FindStorage find_storage_;
+  ExpansionBudget budget_;
+  std::size_t at_ = 0;
+  std::size_t opcode_at_ = 0;
+  std::deque<Node> nodes_;
+  std::vector<Ref> stack_;
+  std::vector<std::size_t> marks_;  // sizes of the stack
+  std::unordered_map<uint64_t, Ref> memo_;
+  std::unordered_map<std::string, KnownStorage> storages_;
+};
+
+template <class T>
+const T& Unpickler::argument(const std::vector<Ref>& arguments, std::size_t index,
+                             std::string_view what) const {
+  const Node& node = nodes_[arguments.at(index)];
+  const T* const value = std::get_if<T>(&node);
+  if (value == nullptr) {
+    fail("argument " + std::to_string(index + 1) + " has a wrong type", std::string(what),
+         name_of(node));
+  }
+  return *value;
+}
+
+}  // namespace accelerant::format

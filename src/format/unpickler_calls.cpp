@@ -1,0 +1,188 @@
+// What the functions and classes on the list would return.
+#include <algorithm>
+#include <utility>
+
+#include "accelerant/core/error.h"
+#include "format/unpickler.h"
+#include "format/utf8_text.h"
+
+namespace accelerant::format {
+
+void Unpickler::reduce() {
+  const Ref arguments_ref = pop();
+  const Ref function_ref = pop();
+  const TupleNode* const arguments = std::get_if<TupleNode>(&nodes_[arguments_ref]);
+  const GlobalNode* const function = std::get_if<GlobalNode>(&nodes_[function_ref]);
+  if (arguments == nullptr || function == nullptr) {
+    fail("the pickle calls something that is no function", "a function and a tuple of arguments",
+         name_of(nodes_[function_ref]) + " and " + name_of(nodes_[arguments_ref]));
+  }
+  push(call(*function, arguments->items));
+}
+
+Node Unpickler::call(const GlobalNode& function, const std::vector<Ref>& arguments) {
+  switch (function.name) {
+    case Global::ordered_dict:
+      expect_arguments(arguments, 0, 0);
+      return DictNode{.kind = PlainDictKind::ordered};
+    case Global::counter:
+      return make_counter(arguments);
+    case Global::set: {
+      expect_arguments(arguments, 1, 1);
+      const ListNode& list = argument<ListNode>(arguments, 0, "a list");
+      budget_.take(list.items.size() * sizeof(Ref), where_);
+      return SetNode{.items = list.items};
+    }
+    case Global::bytearray:
+      return make_bytearray(arguments);
+    case Global::bytes:  // only empty ones are written so
+      expect_arguments(arguments, 0, 0);
+      return PlainBytes{};
+    case Global::encode:
+      return encode(arguments);
+    case Global::size: {
+      expect_arguments(arguments, 1, 1);
+      integers_of(arguments[0]);
+      const TupleNode& tuple = argument<TupleNode>(arguments, 0, "a tuple");
+      budget_.take(tuple.items.size() * sizeof(Ref), where_);
+      return TupleNode{.items = tuple.items, .is_size = true};
+    }
+    case Global::device:
+      return make_device(arguments);
+    case Global::rebuild_tensor:
+    case Global::rebuild_tensor_v2:
+    case Global::rebuild_tensor_v3:
+      return rebuild_tensor(function.name, arguments);
+    case Global::rebuild_parameter:
+      return rebuild_parameter(arguments);
+    case Global::storage_type:
+      break;
+  }
+  fail("the pickle makes a storage by itself", "a reference to one");
+}
+
+void Unpickler::expect_arguments(const std::vector<Ref>& arguments, std::size_t least,
+                                 std::size_t most) const {
+  if (arguments.size() >= least && arguments.size() <= most) return;
+  fail(
+      "a call has a wrong number of arguments",
+      least == most ? std::to_string(least) : std::to_string(least) + " to " + std::to_string(most),
+      std::to_string(arguments.size()));
+}
+
+std::vector<int64_t> Unpickler::integers_of(Ref ref) const {
+  const TupleNode* const tuple = std::get_if<TupleNode>(&nodes_[ref]);
+  if (tuple == nullptr) fail("sizes or strides are no tuple", "a tuple", name_of(nodes_[ref]));
+  // Far more than a tensor can have. Without a bound, a long tuple that is used for many tensors would
+  // be read as many times.
+  constexpr std::size_t most = 1024;
+  if (tuple->items.size() > most) fail("a shape has too many dimensions");
+  std::vector<int64_t> numbers;
+  for (std::size_t i = 0; i < tuple->items.size(); ++i) {
+    numbers.push_back(argument<int64_t>(tuple->items, i, "an integer"));
+  }
+  return numbers;
+}
+
+// (storage, offset, sizes, strides), for v2 and v3 also requires_grad and hooks, for v3 also the dtype;
+// for both finally a dict of flags, or nothing.
+Node Unpickler::rebuild_tensor(Global function, const std::vector<Ref>& arguments) {
+  const bool is_v1 = function == Global::rebuild_tensor;
+  const bool is_v3 = function == Global::rebuild_tensor_v3;
+  const std::size_t least = is_v1 ? 4 : is_v3 ? 7 : 6;
+  expect_arguments(arguments, least, is_v1 ? least : least + 1);
+  const StorageNode& storage = argument<StorageNode>(arguments, 0, "a storage");
+  auto tensor = std::make_unique<PlainTensor>();
+  tensor->storage = storage.storage;
+  tensor->storage_offset = argument<int64_t>(arguments, 1, "an integer");
+  tensor->shape = integers_of(arguments[2]);
+  tensor->strides = integers_of(arguments[3]);
+  // As in torch, a tensor of an untyped storage is one of bytes unless it says otherwise.
+  tensor->dtype = storage.dtype == nullptr ? "U8" : std::string(storage.dtype->name);
+  if (!is_v1) {
+    tensor->requires_grad = argument<bool>(arguments, 4, "a bool");
+    expect_no_hooks(arguments, 5);
+  }
+  if (is_v3) tensor->dtype = argument<PlainDtype>(arguments, 6, "a dtype").name;
+  if (arguments.size() > least) {
+    const DictNode* const flags = std::get_if<DictNode>(&nodes_[arguments[least]]);
+    const bool is_none = std::holds_alternative<std::monostate>(nodes_[arguments[least]]);
+    if (!is_none && (flags == nullptr || !flags->items.empty())) {
+      fail("a tensor is a conjugate or negative view", "a plain one", {});
+    }
+  }
+  check_tensor(*tensor, place() + ": the tensor");
+  budget_.take(tensor->shape.size() * 2 * sizeof(int64_t), where_);
+  return tensor;
+}
+
+// (tensor, requires_grad, hooks)
+Node Unpickler::rebuild_parameter(const std::vector<Ref>& arguments) {
+  expect_arguments(arguments, 3, 3);
+  const auto& data = argument<std::unique_ptr<PlainTensor>>(arguments, 0, "a tensor");
+  auto parameter = std::make_unique<PlainTensor>(*data);
+  parameter->is_parameter = true;
+  parameter->requires_grad = argument<bool>(arguments, 1, "a bool");
+  expect_no_hooks(arguments, 2);
+  check_tensor(*parameter, place() + ": the parameter");
+  budget_.take(parameter->shape.size() * 2 * sizeof(int64_t), where_);
+  return parameter;
+}
+
+// Old versions of torch wrote hooks, which are functions.
+void Unpickler::expect_no_hooks(const std::vector<Ref>& arguments, std::size_t index) const {
+  if (!argument<DictNode>(arguments, index, "an OrderedDict").items.empty()) {
+    fail("a tensor has backward hooks", "none");
+  }
+}
+
+// (type) or (type, index)
+Node Unpickler::make_device(const std::vector<Ref>& arguments) const {
+  expect_arguments(arguments, 1, 2);
+  const std::string& type = argument<std::string>(arguments, 0, "a string");
+  const bool is_name = !type.empty() && type.size() < 32 && std::ranges::all_of(type, [](char c) {
+    return (c >= 'a' && c <= 'z') || c == '_';
+  });
+  if (!is_name) fail("a device has a strange type", "a name such as cuda", "'" + type + "'");
+  if (arguments.size() == 1) return PlainDevice{.name = type};
+  constexpr int64_t most = 127;  // torch keeps it in a byte
+  const int64_t index = argument<int64_t>(arguments, 1, "an integer");
+  if (index < 0 || index > most) fail("a device has a strange index", {}, std::to_string(index));
+  return PlainDevice{.name = type + ":" + std::to_string(index)};
+}
+
+// Protocol 2 has no bytes; they are written as the text with these code points.
+Node Unpickler::encode(const std::vector<Ref>& arguments) {
+  expect_arguments(arguments, 2, 2);
+  const std::string& text = argument<std::string>(arguments, 0, "a string");
+  const std::string& encoding = argument<std::string>(arguments, 1, "a string");
+  if (encoding != "latin1") fail("bytes are in a strange encoding", "latin1", encoding);
+  budget_.take(text.size(), where_);
+  std::optional<std::string> bytes = to_latin1(text);
+  if (!bytes) fail("a text that stands for bytes has other characters");
+  return PlainBytes{.bytes = std::move(*bytes)};
+}
+
+Node Unpickler::make_counter(const std::vector<Ref>& arguments) {
+  expect_arguments(arguments, 0, 1);
+  DictNode counter{.kind = PlainDictKind::counter};
+  if (!arguments.empty()) {
+    const DictNode& counts = argument<DictNode>(arguments, 0, "a dict");
+    budget_.take(counts.items.size() * sizeof(Ref), where_);
+    counter.items = counts.items;
+  }
+  return counter;
+}
+
+Node Unpickler::make_bytearray(const std::vector<Ref>& arguments) {
+  expect_arguments(arguments, 0, 1);
+  PlainBytes result{.is_bytearray = true};
+  if (!arguments.empty()) {
+    const PlainBytes& bytes = argument<PlainBytes>(arguments, 0, "bytes");
+    budget_.take(bytes.bytes.size(), where_);
+    result.bytes = bytes.bytes;
+  }
+  return result;
+}
+
+}  // namespace accelerant::format

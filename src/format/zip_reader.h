@@ -1,0 +1,64 @@
+// The records of a zip archive as torch writes it: stored, not compressed. (Only the code of TorchScript
+// archives is compressed; such records can be listed, but not read.)
+//
+// The list of records is checked as a whole when it is opened: every record lies inside the file, says
+// the same in its own header as in the list, and overlaps no other. So all that follows may trust it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace accelerant::format {
+
+struct ZipRecord {
+  std::span<const std::byte> bytes;
+  uint32_t checksum;  // CRC-32 as the file says; 0 where torch was told not to compute it
+};
+
+class ZipReader {
+ public:
+  // Borrows the bytes of the archive. `name` is the file's, for messages. An Error if it is no archive
+  // that torch could have written.
+  ZipReader(std::span<const std::byte> archive, std::string name);
+
+  // True if the bytes begin like a zip archive.
+  static bool looks_like_zip(std::span<const std::byte> bytes);
+
+  // A record of the archive's folder, such as "data.pkl"; nullptr if there is none.
+  const ZipRecord* find(std::string_view record) const;
+
+  // An Error if a record is compressed; its bytes mean nothing then.
+  void expect_stored() const;
+
+  // True if there is a record whose name begins with `folder`, such as "code/".
+  bool has_folder(std::string_view folder) const;
+
+  // Compares the checksum of a record, if it has one; an Error if it is wrong.
+  void verify(const ZipRecord& record, std::string_view record_name) const;
+
+ private:
+  struct Directory {
+    uint64_t offset;
+    uint64_t size;
+    uint64_t count;
+  };
+  struct Extent;
+
+  [[noreturn]] void fail(const std::string& what) const;
+  Directory find_directory() const;
+  Directory read_end64(std::size_t end, const Directory& from_end) const;
+  void read_directory(const Directory& directory);
+  Extent read_central(const Directory& directory, std::size_t& at, std::string& name);
+
+  std::span<const std::byte> archive_;
+  std::string name_;
+  std::string folder_;      // with the '/'
+  std::string compressed_;  // the first compressed record and its method, if there is one
+  std::unordered_map<std::string, ZipRecord> records_;
+};
+
+}  // namespace accelerant::format

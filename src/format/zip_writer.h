@@ -1,0 +1,45 @@
+// Writes a zip archive exactly as torch's own writer lays it out: records stored, data at multiples of 64
+// bytes, sizes and checksums behind the data, 64-bit numbers where needed. torch.load may compute where a
+// record lies instead of looking (calculate_storage_offsets), so the layout is part of the format.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "accelerant/format/byte_sink.h"
+
+namespace accelerant::format {
+
+class ZipWriter {
+ public:
+  // Borrows the sink. `folder` is put in front of all names, with a '/'.
+  ZipWriter(ByteSink& sink, std::string folder);
+
+  void add(std::string_view name, std::span<const std::byte> bytes);
+  void add(std::string_view name, std::string_view text);
+
+  // The directory. Nothing may be added after it.
+  void finish();
+
+ private:
+  struct Entry {
+    std::string name;
+    uint64_t offset;
+    uint64_t size;
+    uint32_t checksum;
+  };
+
+  void write(std::string_view bytes);
+  void write_end(uint64_t directory_offset, uint64_t directory_size);
+
+  ByteSink& sink_;
+  std::string folder_;
+  uint64_t written_ = 0;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace accelerant::format

@@ -1,0 +1,75 @@
+#include "accelerant/optim/optimizer_state.h"
+
+#include <torch/optim/optimizer.h>
+
+#include "accelerant/core/error.h"
+#include "optim/saved_optimizer.h"
+
+namespace accelerant::optim {
+namespace {
+
+using detail::Field;
+using nlohmann::json;
+
+bool is_tensor(const Field& field) { return field.as<at::Tensor>() != nullptr; }
+
+// The values of a parameter's state; its tensors are added to `tensors`.
+json save_entry(const std::vector<Field>& fields, const std::string& parameter,
+                StateDict& tensors) {
+  json values = json::object();
+  const auto add = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) tensors.insert(name, tensor);
+  };
+  for (const Field& field : fields) {
+    if (is_tensor(field)) {
+      add(tensor_name(field, parameter), *field.as<at::Tensor>());
+      continue;
+    }
+    values[field.name] = value_of(field);
+    const auto add_all = [&](const auto& list) {
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        add(element_name(field, i, parameter), list[i]);
+      }
+    };
+    if (const auto* list = field.as<detail::TensorList>()) add_all(*list);
+    if (const auto* list = field.as<detail::ScratchList>(); list && *list) add_all(**list);
+  }
+  return values;
+}
+
+}  // namespace
+
+NamedState optimizer_state_dict(torch::optim::Optimizer& optimizer, const ParameterNames& names) {
+  const auto& kind = detail::require_kind(optimizer);
+  const auto names_by_group = detail::names_in_groups(optimizer, names);
+  NamedState saved;
+  json groups = json::array();
+  json entries = json::object();
+  auto& param_groups = optimizer.param_groups();
+  for (std::size_t g = 0; g < param_groups.size(); ++g) {
+    json group = {{"params", names_by_group[g]}};
+    for (const Field& field : kind.fields(param_groups[g].options())) {
+      group[field.name] = value_of(field);
+    }
+    groups.push_back(std::move(group));
+    const auto& parameters = param_groups[g].params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const std::string& name = names_by_group[g][i];
+      const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
+      if (found == optimizer.state().end() || found->second == nullptr) continue;
+      if (entries.contains(name)) continue;  // a tensor that the optimizer holds twice
+      const auto fields = kind.fields(*found->second);
+      if (fields.empty()) {
+        throw Error(ErrorDetails{
+            .problem = c10::str("the state of the parameter '", name, "' is of an unknown type"),
+            .expected = c10::str("the state of an ", kind.name())});
+      }
+      entries[name] = save_entry(fields, name, saved.tensors);
+    }
+  }
+  saved.values = {
+      {"kind", kind.name()}, {"param_groups", std::move(groups)}, {"state", std::move(entries)}};
+  return saved;
+}
+
+}  // namespace accelerant::optim

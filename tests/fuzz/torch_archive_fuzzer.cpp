@@ -1,0 +1,76 @@
+// Feeds bytes to the reader of torch's file format. Input that begins like a zip archive is read as one;
+// all else is taken for the pickle inside of one, as checksums and offsets would keep a fuzzer from ever
+// getting that far. What could be read is written, read and written again: the same bytes must come out.
+#include <accelerant/core/error.h>
+#include <accelerant/format/torch_archive.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "format/zip_reader.h"
+#include "format/zip_writer.h"
+
+namespace {
+
+using namespace accelerant::format;
+
+class StringSink : public ByteSink {
+ public:
+  void write(std::span<const std::byte> bytes) override {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  std::string text;
+};
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string archive_around(std::span<const std::byte> pickle) {
+  StringSink sink;
+  ZipWriter archive(sink, "archive");
+  archive.add("data.pkl", pickle);
+  archive.add("data/0", std::string(24, '\x2a'));
+  archive.add("data/1", std::string(8, '\x07'));
+  archive.add("data/2", std::string());
+  archive.add("version", "3\n");
+  archive.finish();
+  return std::move(sink.text);
+}
+
+// The archive of what is in `archive`; empty if Python could not write that either.
+std::string copy_of(std::span<const std::byte> archive, bool verify) {
+  const PlainValue value =
+      read_torch_archive(archive, nullptr, "input", {.verify_checksums = verify});
+  StringSink sink;
+  try {
+    write_torch_archive(value, sink);
+  } catch (const accelerant::Error&) {
+    return {};
+  }
+  return std::move(sink.text);
+}
+
+void read_and_copy(std::span<const std::byte> archive, bool verify) {
+  std::string first;
+  try {
+    first = copy_of(archive, verify);
+  } catch (const accelerant::Error&) {
+    return;
+  }
+  // What we wrote we must be able to read: an Error here ends the program.
+  if (!first.empty() && copy_of(bytes_of(first), true) != first) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
+  const auto input = std::as_bytes(std::span(data, size));
+  if (ZipReader::looks_like_zip(input)) {
+    read_and_copy(input, true);
+    read_and_copy(input, false);
+  } else {
+    read_and_copy(bytes_of(archive_around(input)), true);
+  }
+  return 0;
+}
