@@ -104,7 +104,7 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
       throw Error(ErrorDetails{
           .problem = c10::str("The main process cannot serve the store at ", where),
           .expected = "a free port on this machine, at an address of this machine",
-          .got = brief(error.what()),
+          .got = c10d_message(error.what()),
           .hint = "set MASTER_PORT to another port (MASTER_ADDR must be this machine); `accelerant "
                   "launch` finds a free one by itself"});
     }
@@ -112,7 +112,7 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
         .problem =
             c10::str("Process ", environment.process_index, " cannot reach the store at ", where),
         .expected = "the main process, or its launcher, listening there",
-        .got = brief(error.what()),
+        .got = c10d_message(error.what()),
         .hint = "check MASTER_ADDR and MASTER_PORT, and whether the main process is running"});
   }
 }
