@@ -57,6 +57,7 @@ struct Core {
   AcceleratorOptions options;
   std::shared_ptr<dist::World> world;                 // connected with several processes
   std::shared_ptr<data::BatchChannel> batch_channel;  // null with one process
+  int64_t placed_loaders = 0;                         // so far, the same in all processes
   GradScaler scaler;
   Accumulation accumulation;
   bool manual_sync = true;         // sync_gradients for optimizers outside of all windows

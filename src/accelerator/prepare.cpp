@@ -150,6 +150,7 @@ data::Placement Accelerator::placement() const {
 data::Placement Accelerator::placement_of(const data::LoaderHandle& loader) const {
   data::Placement result = placement();
   if (!core_->world->is_connected()) return result;
+  result.channel_line = core_->placed_loaders++;
   nlohmann::json seed = result.seed.value_or(loader.seed());
   dist::broadcast_object(*core_->world, seed);
   result.seed = seed.get<uint64_t>();

@@ -59,7 +59,7 @@ json parse_json(const std::string& text, const std::string& source) {
   }
 }
 
-// A field of an object that has exactly `names`.
+// It must be an object with exactly these fields.
 void check_fields(const json& object, std::initializer_list<const char*> names,
                   const std::string& what, const std::string& source) {
   if (!object.is_object()) refuse(source, what + " to be an object", shown(object));

@@ -8,7 +8,6 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/data/batch_channel.h"
-#include "accelerant/data/dispatch.h"
 #include "accelerant/data/source.h"
 #include "data/loader_checks.h"
 #include "data/torch_random.h"
@@ -41,15 +40,13 @@ LoaderState::LoaderState(const LoaderOptions& options, const Placement& placemen
                      !reads_on_rank_0(placement, traits)),
       dispatched_(reads_on_rank_0(placement, traits)),
       channel_(placement.channel),
+      channel_line_(placement.channel_line),
       may_repeat_(options.sampler != nullptr || options.batch_sampler != nullptr),
       // The size of a part says nothing about the others.
       dataset_length_(shards_itself_ ? std::nullopt : traits.size),
       seed_(placement.seed ? placement.seed : options.seed) {
   check_options(options, placement, traits);
-  if (dispatched_) {
-    check_channel(placement);
-    number_ = channel_->next_loader();
-  }
+  if (dispatched_) check_channel(placement);
   const bool varying = options.batch_sampler != nullptr || kind_ == SourceKind::batch_stream;
   total_batch_size_ =
       varying ? 0 : options.batch_size * (placement.split_batches ? 1 : placement.num_processes);
@@ -250,13 +247,9 @@ detail::EpochRequest LoaderState::request(bool parallel) {
           .for_all_ranks = dispatched_};
 }
 
-detail::DispatchedLoop LoaderState::dispatched_loop() {
-  if (!line_) line_ = channel_->open(number_);
-  return {.channel = channel_,
-          .line = line_,
-          .loader = number_,
-          .batch_size = options_.batch_size,
-          .loop = loops_};
+std::shared_ptr<BatchLine> LoaderState::line() {
+  if (!line_) line_ = channel_->open(channel_line_);
+  return line_;
 }
 
 void LoaderState::deliver(int64_t units, int64_t samples, int64_t rows, bool nothing_ahead) {

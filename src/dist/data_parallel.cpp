@@ -71,14 +71,25 @@ void broadcast(const World& world, const char* name, const std::vector<at::Tenso
 // Names the exchange of gradients until the end of the backward that runs, for a backward that nobody knew
 // would exchange. Shares the World, since the engine may hold what a failed backward leaves a little longer.
 void name_exchange(const std::shared_ptr<World>& world) {
-  std::shared_ptr<Progress::Operation> operation(
-      new Progress::Operation(world->progress().collective_for_training(kAveragingGradients)),
-      [world](const Progress::Operation* ended) { delete ended; });
+  struct Named {
+    std::shared_ptr<World> world;
+    Progress::Operation operation = world->progress().collective_for_training(kAveragingGradients);
+    bool has_ended = false;
+
+    // A backward that fails is dropped by the engine without a call.
+    ~Named() {
+      if (!has_ended) world->progress().lose_order();
+    }
+  };
+  auto named = std::make_shared<Named>(world);
   // The engine calls back in the order of registration, and the Reducer registers its wait for the others
   // later than this. So what comes after that is registered when the engine begins to call.
   auto& engine = torch::autograd::Engine::get_default_engine();
-  engine.queue_callback([&engine, operation = std::move(operation)]() mutable {
-    engine.queue_callback([operation = std::move(operation)]() mutable { operation.reset(); });
+  engine.queue_callback([&engine, named = std::move(named)]() mutable {
+    engine.queue_callback([named = std::move(named)]() mutable {
+      named->has_ended = true;
+      named.reset();
+    });
   });
 }
 
@@ -163,8 +174,9 @@ void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {
 }
 
 void DataParallel::State::reach_output(bool synchronised) {
+  if (!reducer->is_armed() && !synchronised) return;
+  require_part_in_join();
   if (!reducer->is_armed()) {
-    if (!synchronised) return;
     // A second backward after synchronised forwards: what the first one left is the same everywhere, so
     // reducing the sum again gives the average of both.
     if (options.find_unused_parameters || options.static_graph) {

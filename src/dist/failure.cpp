@@ -16,6 +16,7 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/error_report.h"
 #include "core/launched_rank.h"
+#include "core/own_error_file.h"
 
 namespace accelerant::dist {
 namespace {
@@ -29,8 +30,13 @@ struct Handled {
   Monitor* monitor;
 };
 std::mutex handled_mutex;
-std::vector<Handled> handled;                     // the newest last
 std::terminate_handler handler_before = nullptr;  // while there are any
+
+// The newest last. Never destroyed: a process may also end by an exception after main.
+std::vector<Handled>& handled() {
+  static auto* const all = new std::vector<Handled>();
+  return *all;
+}
 
 // What ends this process. Names neither its rank nor its step.
 struct Ending {
@@ -59,6 +65,13 @@ int64_t rank_of_environment() {
   return rank;
 }
 
+std::string without_stack(const std::string& message) {
+  const size_t end = std::min(message.find("\nException raised from"), message.find("\nframe #"));
+  std::string text = message.substr(0, end);
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
 [[noreturn]] void end_process() {
   static std::atomic<bool> ending = false;
   if (ending.exchange(true))  // another thread is at it, and will end this process
@@ -66,15 +79,14 @@ int64_t rank_of_environment() {
   const Ending how = current_ending();
   // Held to the end: what it points to must not go meanwhile.
   const std::lock_guard lock(handled_mutex);
-  const Handled* const who = handled.empty() ? nullptr : &handled.back();
-  ErrorReport report{.message = brief(how.message),
+  const Handled* const who = handled().empty() ? nullptr : &handled().back();
+  ErrorReport report{.message = without_stack(how.message),
                      .rank = who != nullptr ? who->rank : rank_of_environment(),
                      .is_consequence = how.is_consequence};
-  if (who != nullptr) report.step = who->progress->step();
-  if (const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE"))
-    write_error_report(path, report);
-  const std::string where =
-      report.step.value_or(0) > 0 ? " in step " + std::to_string(*report.step) : "";
+  // Before the first backward there is none.
+  if (who != nullptr && who->progress->step() > 0) report.step = who->progress->step();
+  if (const auto path = own_error_file()) write_error_report(*path, report);
+  const std::string where = report.step ? " in step " + std::to_string(*report.step) : "";
   std::fflush(stdout);
   std::fprintf(stderr, "[rank %lld] terminated%s: %s\n", static_cast<long long>(report.rank),
                where.c_str(), how.message.c_str());
@@ -89,8 +101,7 @@ int64_t rank_of_environment() {
 // also of a program that fails while it reads its arguments. Runs when the program is loaded; a handler that
 // the program sets in main takes its place.
 [[maybe_unused]] const bool is_launched = [] {
-  const bool launched =
-      std::getenv("TORCHELASTIC_ERROR_FILE") != nullptr && rank_of_environment() >= 0;
+  const bool launched = own_error_file() && rank_of_environment() >= 0;
   if (launched) std::set_terminate(end_process);
   return launched;
 }();
@@ -116,17 +127,15 @@ Reason reason_of(const std::string& text) {
 
 }  // namespace
 
-std::string brief(const std::string& message) {
-  const size_t end = std::min(message.find("\nException raised from"), message.find("\nframe #"));
-  std::string text = message.substr(0, end);
-  // And Gloo's good wishes.
+std::string c10d_message(const std::string& message) {
+  std::string text = without_stack(message);
+  // Gloo's good wishes.
   for (const char* wishes : {". This may indicate", ". This is typically"})
     text.resize(std::min(text.find(wishes), text.size()));
   // "[/path/in/the/sources/of/gloo.cc:123] " in front.
   if (text.starts_with("[/") && text.find("] ") != std::string::npos) {
     text.erase(0, text.find("] ") + 2);
   }
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
 }
 
@@ -144,15 +153,15 @@ void ignore_broken_pipes() {
 FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor) {
   ignore_broken_pipes();
   const std::lock_guard lock(handled_mutex);
-  if (handled.empty()) handler_before = std::set_terminate(end_process);
-  handled.push_back({this, rank, &progress, monitor});
+  if (handled().empty()) handler_before = std::set_terminate(end_process);
+  handled().push_back({this, rank, &progress, monitor});
 }
 
 FailureHandler::~FailureHandler() {
   const std::lock_guard lock(handled_mutex);
-  std::erase_if(handled, [this](const Handled& one) { return one.owner == this; });
+  std::erase_if(handled(), [this](const Handled& one) { return one.owner == this; });
   // Unless the program has set one of its own since.
-  if (handled.empty() && std::get_terminate() == end_process) std::set_terminate(handler_before);
+  if (handled().empty() && std::get_terminate() == end_process) std::set_terminate(handler_before);
 }
 
 namespace {
@@ -160,6 +169,7 @@ namespace {
 struct ExchangeFailure {
   std::string cause = {};
   std::string hint = {};
+  const char* what = "";  // happened to this process
   bool lost_connection = false;
   std::string original = {};  // what the connection said, if the cause is another
 };
@@ -168,9 +178,7 @@ struct ExchangeFailure {
   failure.cause[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(failure.cause[0])));
   const std::string why = failure.cause + "; " + failure.hint + ". ";
   const std::string said = failure.original.empty() ? "" : ": " + failure.original;
-  const char* const what = failure.lost_connection     ? " lost its connection to another process"
-                           : !failure.original.empty() ? " waited too long for the others"
-                                                       : " failed to exchange data";
+  const std::string what = std::string(" ") + failure.what;
   const std::string who =
       "Rank " + std::to_string(exchange.rank) + " of " + std::to_string(exchange.size);
   const std::string operation = exchange.operation;
@@ -188,7 +196,7 @@ void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) 
   } catch (const Error&) {
     throw;
   } catch (const std::exception& exception) {
-    original = brief(exception.what());
+    original = c10d_message(exception.what());
   } catch (...) {
     original = "an exception that is no std::exception";
   }
@@ -203,22 +211,27 @@ void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) 
           monitor == nullptr ? EndOfOthers{.cause = "another process has closed its connection",
                                            .hint = "look at the output of the others"}
                              : monitor->who_ended(patience);
-      throw_exchange_error(
-          {.cause = why.cause, .hint = why.hint, .lost_connection = true, .original = original},
-          exchange);
+      throw_exchange_error({.cause = why.cause,
+                            .hint = why.hint,
+                            .what = "lost its connection to another process",
+                            .lost_connection = true,
+                            .original = original},
+                           exchange);
     }
     case Reason::timeout:
       throw_exchange_error(
           {.cause = monitor == nullptr ? "there was no answer" : monitor->who_is_late(patience),
            .hint = "where processes are only slow, raise the timeout of the process group",
+           .what = "waited too long for the others",
            .original = original},
           exchange);
     case Reason::other:
       break;
   }
-  throw_exchange_error(
-      {.cause = original, .hint = "look at the output of the other processes for the first error"},
-      exchange);
+  throw_exchange_error({.cause = original,
+                        .hint = "look at the output of the other processes for the first error",
+                        .what = "failed to exchange data"},
+                       exchange);
 }
 
 }  // namespace accelerant::dist

@@ -19,7 +19,8 @@ namespace accelerant::dist {
 // is given.
 //
 // Where a launcher has named that file, the same happens from the start of the program on, without a handler:
-// linking this file is enough. There the rank is that of the environment, and nobody else is told.
+// linking this file is enough. There the rank is that of the environment, and nobody else is told. Programs that
+// a rank starts write no report (core/own_error_file.h).
 //
 // From the first one on the process ignores SIGPIPE, unless the program handles it itself.
 class FailureHandler {
@@ -56,11 +57,11 @@ struct FailedExchange {
 };
 
 // Throws what c10d or Gloo threw as an ExchangeError: who is the reason and what to do, then which exchange
-// failed, and in which step. Tells the others through the monitor that this process has lost its connection. Takes up to half a
-// second, to hear from them. An Error is thrown on as it is.
+// failed, and in which step. Tells the others through the monitor that this process has lost its connection.
+// Takes up to half a second, to hear from them. An Error is thrown on as it is.
 [[noreturn]] void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange);
 
-// The first line of a message of c10d, without the place in its source and the stack.
-std::string brief(const std::string& message);
+// What c10d, Gloo or the store says, without the place in its source, the stack and good wishes.
+std::string c10d_message(const std::string& message);
 
 }  // namespace accelerant::dist

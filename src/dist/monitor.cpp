@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <utility>
 
 #include "accelerant/core/error_report.h"
 #include "accelerant/core/log.h"
+#include "core/own_error_file.h"
 
 namespace accelerant::dist {
 namespace {
@@ -32,9 +32,10 @@ bool same_place(const ProgressSnapshot& one, const ProgressSnapshot& other) {
 }  // namespace
 
 void end_process_for(const std::string& error, int64_t rank, int64_t step) {
-  log(LogLevel::error, "in step " + std::to_string(step) + ": " + error);
-  if (const char* const path = std::getenv("TORCHELASTIC_ERROR_FILE"))
-    write_error_report(path, {.message = error, .rank = rank, .step = step});
+  ErrorReport report{.message = error, .rank = rank};
+  if (step > 0) report.step = step;  // before the first backward there is none
+  log(LogLevel::error, (step > 0 ? "in step " + std::to_string(step) + ": " : "") + error);
+  if (const auto path = own_error_file()) write_error_report(*path, report);
   std::fflush(stdout);
   std::fflush(stderr);
   _exit(1);

@@ -44,16 +44,18 @@ std::string seconds_text(milliseconds time) {
   return c10::str(static_cast<double>(time.count()) / 1000, " s");
 }
 
+milliseconds since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+}
+
+// Of a wait that is not over: to a tenth of a second.
+std::string waited_text(milliseconds time) { return seconds_text(time - time % 100); }
+
 // Says something after a while, and again each time that twice the time has passed, while it lives.
 class Reminder {
  public:
   Reminder(milliseconds first, std::function<void(milliseconds waited)> say)
-      : thread_([this, wait = first, say = std::move(say)]() mutable {
-          const auto begin = std::chrono::steady_clock::now();
-          std::unique_lock lock(mutex_);
-          for (; !changed_.wait_until(lock, begin + wait, [&] { return done_; }); wait *= 2)
-            say(wait);
-        }) {}
+      : thread_([this, first, say = std::move(say)] { run(first, say); }) {}
   ~Reminder() {
     {
       const std::lock_guard lock(mutex_);
@@ -66,6 +68,19 @@ class Reminder {
   Reminder& operator=(const Reminder&) = delete;
 
  private:
+  void run(milliseconds wait, const std::function<void(milliseconds waited)>& say) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::unique_lock lock(mutex_);
+    for (; !changed_.wait_until(lock, begin + wait, [&] { return done_; }); wait *= 2) {
+      lock.unlock();  // whoever is told may take its time
+      try {
+        say(since(begin));
+      } catch (...) {  // by the program's own log handler: no reason to end it
+      }
+      lock.lock();
+    }
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
@@ -87,12 +102,14 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
     fcntl(*environment.listen_fd, F_SETFD, FD_CLOEXEC);  // not for children of this process
   }
   try {
-    // Others try again and again until it is there, and say nothing meanwhile.
+    // Others try again and again until it is there, and say nothing meanwhile. One of each machine should.
+    const bool is_beside_rank_0 = environment.process_index == environment.local_process_index;
+    const int64_t speaker = is_beside_rank_0 && !environment.uses_agent_store ? 1 : 0;
     std::optional<Reminder> reminder;
-    if (!serves) {
+    if (environment.local_process_index == speaker) {
       reminder.emplace(first_reminder, [&](milliseconds waited) {
         log(LogLevel::warning,
-            c10::str("there is no store at ", where, " yet, after ", seconds_text(waited),
+            c10::str("there is no store at ", where, " yet, after ", waited_text(waited),
                      "; waiting up to ", seconds_text(timeout), " (join_timeout). It is served by ",
                      environment.uses_agent_store ? "the launcher" : "rank 0",
                      ": look whether that has ended"));
@@ -104,7 +121,7 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
       throw Error(ErrorDetails{
           .problem = c10::str("The main process cannot serve the store at ", where),
           .expected = "a free port on this machine, at an address of this machine",
-          .got = brief(error.what()),
+          .got = c10d_message(error.what()),
           .hint = "set MASTER_PORT to another port (MASTER_ADDR must be this machine); `accelerant "
                   "launch` finds a free one by itself"});
     }
@@ -112,7 +129,7 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
         .problem =
             c10::str("Process ", environment.process_index, " cannot reach the store at ", where),
         .expected = "the main process, or its launcher, listening there",
-        .got = brief(error.what()),
+        .got = c10d_message(error.what()),
         .hint = "check MASTER_ADDR and MASTER_PORT, and whether the main process is running"});
   }
 }
@@ -142,53 +159,60 @@ c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment, millise
 
 void await_all(c10d::Store& store, const std::string& stage, const Environment& environment,
                milliseconds timeout, milliseconds first_reminder) {
-  const auto key = [&](int64_t rank) { return c10::str(stage, "/", rank); };
-  store.set(key(environment.process_index), "1");
-  std::vector<std::string> keys;
-  for (int64_t rank = 0; rank < environment.num_processes; ++rank) keys.push_back(key(rank));
+  const int64_t own = environment.process_index;
+  const int64_t size = environment.num_processes;
+  const auto is_there = [&](int64_t rank) { return store.check({c10::str(stage, "/", rank)}); };
+  store.set(c10::str(stage, "/", own), "1");
+
+  // Asks again and again: of a wait that ends by its time c10d would log warnings of its own. One key at a time,
+  // of the first that has not come: many processes ask the same store.
+  int64_t first_missing = 0;
+  const auto all_are_there = [&] {
+    while (first_missing < size && (first_missing == own || is_there(first_missing)))
+      ++first_missing;
+    return first_missing == size;
+  };
   const auto missing_ranks = [&] {
     std::vector<int64_t> missing;
-    for (int64_t rank = 0; rank < environment.num_processes; ++rank) {
-      if (!store.check({key(rank)})) missing.push_back(rank);
-    }
+    for (int64_t rank = first_missing; rank < size; ++rank)
+      if (rank != own && !is_there(rank)) missing.push_back(rank);
     return missing;
   };
+  // One says it for all: the first that is there.
+  const auto is_first = [&] {
+    for (int64_t rank = 0; rank < own; ++rank)
+      if (rank < first_missing || is_there(rank)) return false;
+    return true;
+  };
 
-  // Asks again and again: of a wait that ends by its time c10d would log warnings of its own.
   const auto begin = std::chrono::steady_clock::now();
   milliseconds reminder = first_reminder;
   milliseconds pause(2);
-  while (!store.check(keys)) {
-    const auto waited =
-        std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
+  while (!all_are_there()) {
+    const milliseconds waited = since(begin);
     if (waited < std::min(reminder, timeout)) {
       std::this_thread::sleep_for(std::min(pause, std::min(reminder, timeout) - waited));
       pause = std::min(pause + pause / 2, milliseconds(200));
       continue;
     }
+    const bool is_over = waited >= timeout;
+    if (!is_over) reminder *= 2;
+    if (!is_over && !is_first()) continue;
     const std::vector<int64_t> missing = missing_ranks();
     if (missing.empty()) return;  // the last came just now
-    if (waited >= timeout) {
+    if (is_over) {
       throw Error(ErrorDetails{
-          .problem = "Not all processes have come",
-          .expected =
-              c10::str(environment.num_processes, " processes within ", seconds_text(timeout)),
+          .problem = c10::str("Not all processes have ", stage),
+          .expected = c10::str(size, " processes within ", seconds_text(timeout)),
           .got = ranks_text(missing) + " missing",
           .hint = "look at the output of those processes; WORLD_SIZE must be the number that is "
                   "started"});
     }
-    // One says it for all: the first that is there, before whom all are missing.
-    const auto before = static_cast<size_t>(environment.process_index);
-    const bool is_first = before == 0 || (missing.size() >= before &&
-                                          missing[before - 1] == environment.process_index - 1);
-    if (is_first) {
-      log(LogLevel::warning,
-          c10::str(ranks_text(missing), missing.size() == 1 ? " has" : " have",
-                   " not come yet, after ", seconds_text(reminder), "; waiting up to ",
-                   seconds_text(timeout), " (join_timeout). Look whether ",
-                   missing.size() == 1 ? "it has ended" : "they have ended"));
-    }
-    reminder *= 2;
+    log(LogLevel::warning,
+        c10::str(ranks_text(missing), missing.size() == 1 ? " has" : " have", " not ", stage,
+                 " yet, after ", waited_text(waited), "; waiting up to ", seconds_text(timeout),
+                 " (join_timeout). Look whether ",
+                 missing.size() == 1 ? "it has ended" : "they have ended"));
   }
 }
 

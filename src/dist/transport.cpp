@@ -13,6 +13,7 @@
 #include "dist/failure.h"
 #include "dist/groups.h"
 #include "dist/monitor.h"
+#include "dist/watch.h"
 
 namespace accelerant::dist {
 namespace {
@@ -75,9 +76,8 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       missing = missing_ranks(world, groups);
     }
-    found = missing.empty()
-                ? c10::str("all have come, but then: ", reason)
-                : c10::str("rank ", c10::Join(", ", missing), " missing (", reason, ")");
+    found = missing.empty() ? c10::str("all have come, but then: ", reason)
+                            : c10::str(ranks_text(missing), " missing (", reason, ")");
   } catch (const std::exception& error) {
     found = c10::str(reason, "; who is missing cannot be told: ", error.what());
   }
@@ -153,7 +153,7 @@ void barrier(const World& world, const std::string& name) {
       const auto waited = std::chrono::steady_clock::now() - begin;
       refuse_wait(world, groups, name,
                   std::chrono::duration_cast<std::chrono::milliseconds>(waited),
-                  brief(error.what()));
+                  c10d_message(error.what()));
     }
   });
 }

@@ -47,7 +47,7 @@ std::string ranks_do(const std::vector<int64_t>& ranks, std::string what) {
 }
 
 // Ranks of which the same is to be said, in the order of the first of each.
-class Groups {
+class RanksByText {
  public:
   void add(const std::string& what, int64_t rank) {
     for (auto& [text, ranks] : groups_)
@@ -179,12 +179,13 @@ std::string Watch::place(int64_t rank) const {
 
 // Processes in the same place are named together; each has been there for a time of its own.
 std::string Watch::places(double now, const std::vector<int64_t>& ranks) const {
-  Groups groups;
+  RanksByText groups;
   for (const int64_t rank : ranks) {
     std::string text = place(rank);
     if (is_silent(rank, now, silent_after_)) {
-      if (text.starts_with("is ")) text.replace(0, 2, "was");
-      text = "has not answered since " + seconds_text(now - seen(rank).at) + " (it " + text + ")";
+      const bool is_known = text.starts_with("is at ");
+      text = "has not answered since " + seconds_text(now - seen(rank).at) +
+             (is_known ? " (last at " + text.substr(6) + ")" : "");
     }
     groups.add(text, rank);
   }
@@ -202,7 +203,7 @@ std::string Watch::who_is_late(double now) const {
   if (const auto mute = silent(now); !mute.empty()) return places(now, mute);
   const auto late = behind();
   if (late.empty()) return "nobody is behind: " + places(now, others());
-  Groups groups;
+  RanksByText groups;
   for (const int64_t rank : late) {
     std::string text = place(rank);
     if (text.starts_with("is at ")) text.insert(2, " behind,");
@@ -220,8 +221,12 @@ std::string Watch::made_instead(int64_t rank, int64_t number, const std::string&
   if (theirs == nullptr || *theirs == operation) return "";
   const std::string step = std::to_string(progress.step);
   if (progress.number == number && progress.collective) return *theirs + " (step " + step + ")";
-  if (other->state == ProcessState::failed) return *theirs + ", and it has failed";
-  return *theirs + ", and it " + place(rank);
+  if (other->state == ProcessState::failed) return *theirs + ", since then failed";
+  // For one or several ranks.
+  std::string where = place(rank);
+  if (where.starts_with("is ")) where.replace(0, 2, "now");
+  if (where.starts_with("has ")) where.replace(0, 3, "since then");
+  return *theirs + ", " + where;
 }
 
 std::optional<std::string> Watch::mismatch(double now) const {
@@ -229,8 +234,8 @@ std::optional<std::string> Watch::mismatch(double now) const {
   if (!own || !own->progress.collective || !own->progress.ordered) return std::nullopt;
   if (since(rank_, now) < seconds(options_.mismatch_after)) return std::nullopt;
   const int64_t number = own->progress.number;
-  Groups different;
-  Groups ended;
+  RanksByText different;
+  RanksByText ended;
   std::vector<int64_t> rest;
   for (const int64_t rank : others()) {
     const auto& other = seen(rank).heartbeat;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
-
 #include "launch/console.h"
 #include "launch/guardian.h"
 #include "launch/launch_output.h"
@@ -56,15 +55,15 @@ class Launch {
     group_options_ = {.grace = to_milliseconds(options_.grace),
                       .monitor_interval = to_milliseconds(options_.monitor_interval),
                       .timeout = {},
-                      .notice_after = {},
+                      .notice_after = options_.notice_after
+                                          ? std::optional(to_milliseconds(*options_.notice_after))
+                                          : std::nullopt,
                       .on_still_running =
                           [this](const auto& ended, const auto& running) {
                             say(describe_still_running(ended, running, *options_.notice_after));
                           },
                       .signals = &signals,
                       .guardian = &guardian};
-    if (options_.notice_after)
-      group_options_.notice_after = to_milliseconds(*options_.notice_after);
     say(folder_.announcement());
     RankGroupResult attempt = run_attempt();
     while (attempt.signal == 0 && root_cause(attempt.ranks) &&

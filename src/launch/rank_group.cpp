@@ -208,8 +208,8 @@ class RankGroup {
       if (member.ended || !collect(member)) continue;
       member.result.stopped = !by_itself;
       failure = failure || member.result.failed();
-      if (options_.notice_after && by_itself && member.result.exit_code == 0 && !any_ended_well_) {
-        any_ended_well_ = true;
+      if (options_.notice_after && by_itself && member.result.exit_code == 0 && !notice_is_armed_) {
+        notice_is_armed_ = true;
         notice_at_ = Clock::now() + *options_.notice_after;
       }
     }
@@ -339,7 +339,7 @@ class RankGroup {
   int signal_ = 0;
   bool timed_out_ = false;
   bool given_up_ = false;
-  bool any_ended_well_ = false;
+  bool notice_is_armed_ = false;
   double stopped_at_ = 0;
   milliseconds leftover_interval_ = kFirstLeftoverInterval;
   std::optional<Clock::time_point> timeout_at_;

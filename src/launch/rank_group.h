@@ -43,7 +43,7 @@ struct RankStart {
 };
 
 // Ranks, each list in the order of the starts.
-using StillRunning =
+using OnStillRunning =
     std::function<void(const std::vector<int64_t>& ended, const std::vector<int64_t>& running)>;
 
 struct RankGroupOptions {
@@ -59,7 +59,7 @@ struct RankGroupOptions {
   // Called once if ranks still run so long after the first one has ended with exit code 0.
   // None: never.
   std::optional<std::chrono::milliseconds> notice_after = {};
-  StillRunning on_still_running = {};
+  OnStillRunning on_still_running = {};  // needed with notice_after
 
   // Of a process that does nothing else but launch: its signals are passed on to the ranks, and
   // what ranks leave behind in their process groups gets the grace, too. Borrowed; may be null.

@@ -11,8 +11,8 @@ namespace accelerant::launch {
 namespace {
 
 // Belong to one rank of an outer launcher; a rank of ours would take them for its own.
-constexpr std::string_view kOfAnOuterRank[] = {"ACCELERANT_MASTER_LISTEN_FD",
-                                               "TORCHELASTIC_ERROR_FILE"};
+constexpr std::string_view kOfAnOuterRank[] = {
+    "ACCELERANT_ERROR_FILE_OWNER", "ACCELERANT_MASTER_LISTEN_FD", "TORCHELASTIC_ERROR_FILE"};
 
 bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 

@@ -50,12 +50,12 @@ bool ends_with_words(std::string_view line, std::string_view words) {
 }
 
 // How many lines from `at` on are the error's. Of an error that is longer than what is left of the
-// standard error, the beginning is missing there.
+// standard error, the beginning is missing there; a single last line may be somebody else's ("}").
 size_t error_lines_at(const std::vector<std::string_view>& lines, size_t at,
                       const std::vector<std::string_view>& error) {
   for (size_t missing = 0; missing < (at == 0 ? error.size() : 1); ++missing) {
     const size_t count = error.size() - missing;
-    if (at + count > lines.size()) continue;
+    if (at + count > lines.size() || (missing > 0 && count < 2)) continue;
     size_t same = 0;
     while (same < count) {
       const std::string_view line = trimmed(lines[at + same]);
@@ -138,12 +138,13 @@ std::string describe_still_running(const std::vector<int64_t>& ended,
 }
 
 std::string describe_reason(const RankResult& rank) {
-  if (const std::string error = describe_error(rank); !trimmed(error).empty()) {
-    return "its error: " + error.substr(0, error.find('\n'));
-  }
+  const auto says_something = [](std::string_view line) { return !trimmed(line).empty(); };
+  const std::string error = describe_error(rank);
+  const auto error_lines = lines_of(error);
+  const auto first = std::find_if(error_lines.begin(), error_lines.end(), says_something);
+  if (first != error_lines.end()) return "its error: " + std::string(trimmed(*first));
   const auto lines = lines_of(rank.err);
-  const auto said = std::find_if(lines.rbegin(), lines.rend(),
-                                 [](std::string_view line) { return !trimmed(line).empty(); });
+  const auto said = std::find_if(lines.rbegin(), lines.rend(), says_something);
   return said == lines.rend() ? "" : "its last line: " + std::string(trimmed(*said));
 }
 

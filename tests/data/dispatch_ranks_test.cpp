@@ -100,27 +100,6 @@ RANK_TEST(DispatchRanks, Trap33ShardedLoopsNeedNobody, 2) {
   }
 }
 
-// Batches of the same type: without names on them, rank 1 would train on the batches of the evaluation.
-RANK_TEST(DispatchRanks, LoopsOverDifferentLoadersAreAnErrorOfAll, 3) {
-  const Process process;
-  const auto train = index_loader(24, {.batch_size = 2}).placed(process.placement);
-  const auto evaluate = index_loader(24, {.batch_size = 2}).placed(process.placement);
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(loop_over(train).size(), loop_over(evaluate).size());
-  const std::string error = whole_error_of([&] { loop_over(rank() == 1 ? evaluate : train); });
-  EXPECT_TRUE(contains(error, "rank 0: loop 3 over loader 0"));
-  EXPECT_TRUE(contains(error, "rank 1: loop 3 over loader 1"));
-  EXPECT_TRUE(contains(error, "rank 2: loop 3 over loader 0"));
-}
-
-RANK_TEST(DispatchRanks, FirstLoopsOfDifferentLoadersToo, 2) {
-  const Process process;
-  const auto train = index_loader(24, {.batch_size = 2}).placed(process.placement);
-  const auto evaluate = index_loader(24, {.batch_size = 2}).placed(process.placement);
-  const std::string error = whole_error_of([&] { loop_over(rank() == 1 ? evaluate : train); });
-  EXPECT_TRUE(contains(error, "rank 0: loop 1 over loader 0"));
-  EXPECT_TRUE(contains(error, "rank 1: loop 1 over loader 1"));
-}
-
 RANK_TEST(DispatchRanks, AWorldThatIsGoneIsAnError, 2) {
   Process process;
   const auto loader = index_loader(8, {.batch_size = 2}).placed(process.placement);

@@ -4,6 +4,7 @@
 #include <accelerant/core/error_report.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -16,7 +17,7 @@
 
 namespace {
 
-using accelerant::dist::brief;
+using accelerant::dist::c10d_message;
 using accelerant::dist::FailedExchange;
 using accelerant::dist::FailureHandler;
 using accelerant::dist::Progress;
@@ -65,11 +66,13 @@ TEST(FailureTest, TheBriefFormLeavesOutRankAndStep) {
 }
 
 TEST(FailureTest, StacksAreLeftOut) {
-  EXPECT_EQ(brief("Broken pipe\nException raised from sendBytes at utils.hpp:643\nframe #0: x"),
-            "Broken pipe");
-  EXPECT_EQ(brief("two\nlines\n"), "two\nlines");
-  EXPECT_EQ(brief("Connection closed by peer [::1]:2. This is typically caused by a remote worker "
-                  "crashing. Check the logs of the remote worker before reporting an error. GLHF!"),
+  EXPECT_EQ(
+      c10d_message("Broken pipe\nException raised from sendBytes at utils.hpp:643\nframe #0: x"),
+      "Broken pipe");
+  EXPECT_EQ(c10d_message("two\nlines\n"), "two\nlines");
+  EXPECT_EQ(c10d_message(
+                "Connection closed by peer [::1]:2. This is typically caused by a remote worker "
+                "crashing. Check the logs of the remote worker before reporting an error. GLHF!"),
             "Connection closed by peer [::1]:2");
 }
 
@@ -148,6 +151,53 @@ TEST_F(FailureDeathTest, AnExceptionBeforeThereIsAHandlerIsReported) {
   EXPECT_FALSE(result.ranks[0].error->step);
   EXPECT_EQ(result.ranks[0].exit_code, 1);
   EXPECT_TRUE(contains(result.ranks[0].err, "[rank 0] terminated: no such file"));
+}
+
+// Its failure is not that of the rank, which may live on and end for another reason.
+TEST_F(FailureDeathTest, AProgramThatARankStartsWritesNoReport) {
+  if (std::getenv("FAILURE_TEST_HELPER") != nullptr) {
+    std::thread([] { throw std::runtime_error("only a helper"); }).join();
+    return;
+  }
+  if (rank_test::is_rank()) {
+    for (const bool is_program : {true, false}) {
+      const pid_t helper = fork();
+      if (helper == 0 && is_program) {
+        setenv("FAILURE_TEST_HELPER", "1", 1);
+        execl("/proc/self/exe", "helper",
+              "--gtest_filter=FailureDeathTest.AProgramThatARankStartsWritesNoReport", nullptr);
+      }
+      if (helper == 0) std::terminate();
+      int status = 0;
+      waitpid(helper, &status, 0);
+      if (status == 0) _exit(9);
+    }
+    _exit(7);
+  }
+  unsetenv("TORCHELASTIC_ERROR_FILE");
+  const auto result = rank_test::run({.num_ranks = 1});
+  EXPECT_EQ(result.ranks[0].exit_code, 7) << result.report;
+  EXPECT_TRUE(contains(result.ranks[0].err, "only a helper"));
+  EXPECT_FALSE(result.ranks[0].error);
+}
+
+[[noreturn]] void fail_at_step_0() {
+  Progress progress;
+  const FailureHandler handler(3, progress, nullptr);
+  std::thread([] {
+    throw std::runtime_error(
+        "the loss is 1e9. This is typically a high learning rate\nframe #0: x");
+  }).join();
+  std::abort();
+}
+
+// Only the stack: the words of the program stay, whatever they are. There is no step before the first.
+TEST_F(FailureDeathTest, TheReportHasTheWordsOfTheProgram) {
+  EXPECT_EXIT(fail_at_step_0(), testing::ExitedWithCode(1), "\\[rank 3\\] terminated: the loss");
+  const auto report = accelerant::read_error_report(report_);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->message, "the loss is 1e9. This is typically a high learning rate");
+  EXPECT_FALSE(report->step);
 }
 
 void write_to_a_broken_pipe() {

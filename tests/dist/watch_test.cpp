@@ -205,7 +205,7 @@ TEST(WatchTest, WhoIsLateIsNamedOnce) {
   world.stops(2);
   world.passes(20);
   EXPECT_EQ(world.who_is_late(),
-            "rank 2 has not answered since 20 s (it was at step 1, in user code)");
+            "rank 2 has not answered since 20 s (last at step 1, in user code)");
   world.continues(2);
   world.enters(1, "gather");
   world.enters(2, "gather");
@@ -283,9 +283,9 @@ TEST(WatchTest, AlsoWhenTheOtherHasGoneOn) {
   world.enters(1, "backward");
   world.passes(3);
   ASSERT_TRUE(world.mismatch());
-  EXPECT_TRUE(contains(
-      *world.mismatch(),
-      "exchange 1 of rank 0 is broadcast, and it is at step 0, in backward (exchange 2). All"));
+  EXPECT_TRUE(
+      contains(*world.mismatch(),
+               "exchange 1 of rank 0 is broadcast, now at step 0, in backward (exchange 2). All"));
 }
 
 TEST(WatchTest, AProcessThatHasFinishedIsNotWaitedFor) {

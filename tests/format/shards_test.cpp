@@ -1,4 +1,4 @@
-// Splitting over several files, and their index. Against huggingface_hub: safetensors_fuzz_test.py.
+// Splitting over several files, and their index. Against huggingface_hub: shards_fuzz_test.py.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -57,7 +57,7 @@ TEST(Launcher, TellsOnceThatRanksAreStillRunning) {
   // Ranks see what was said in the launcher's standard error, which is a file here.
   const std::string script = R"(
     echo $$ > $FOLDER/$RANK
-    [ $RANK = 1 ] && exit 0
+    [ $RANK = 1 ] && { until [ -s $FOLDER/0 ]; do sleep 0.01; done; exit 0; }
     until grep -q 'still running' /proc/$PPID/fd/2; do sleep 0.01; done
     [ $RANK = 0 ] && exit 0
     while [ -e /proc/$(cat $FOLDER/0) ]; do sleep 0.01; done

@@ -40,7 +40,7 @@ std::optional<torch::ScalarType> optional_type(const json& value) {
   return type_from(value);
 }
 
-accelerant::StateDict state_from(const json& tensors) {
+accelerant::StateDict tensors_from(const json& tensors) {
   accelerant::StateDict state;
   for (const json& tensor : tensors) {
     const std::string name = tensor.at("name");
@@ -57,7 +57,7 @@ accelerant::StateDict state_from(const json& tensors) {
 }  // namespace
 
 json replay_models(const json& document) {
-  const auto state = state_from(document.at("tensors"));
+  const auto state = tensors_from(document.at("tensors"));
   const auto loaded = accelerant::load_checkpoint_in_model(
       state, document.at("load"),
       {.strict = document.at("strict"), .dtype = optional_type(document.at("load_dtype"))});

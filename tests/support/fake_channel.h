@@ -42,19 +42,7 @@ class FakeNetwork {
   }
 
  private:
-  using Key = std::pair<int64_t, int64_t>;       // line and rank
-  static constexpr int64_t kAnnouncements = -1;  // in the place of a line
-
-  at::Tensor take(const Key& key) {
-    std::unique_lock lock(mutex_);
-    auto& queue = queues_[key];
-    if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return !queue.empty(); })) {
-      throw std::runtime_error("no message came");
-    }
-    at::Tensor message = queue.front();
-    queue.pop_front();
-    return message;
-  }
+  using Key = std::pair<int64_t, int64_t>;  // line and rank
 
   class Line : public accelerant::data::BatchLine {
    public:
@@ -67,8 +55,18 @@ class FakeNetwork {
       network_.bytes_[rank] += message.numel();
       network_.changed_.notify_all();
     }
-    void flush(int64_t) override {}
-    at::Tensor receive() override { return network_.take({line_, rank_}); }
+    void flush() override {}
+    at::Tensor receive() override {
+      std::unique_lock lock(network_.mutex_);
+      auto& queue = network_.queues_[{line_, rank_}];
+      if (!network_.changed_.wait_for(lock, std::chrono::seconds(60),
+                                      [&] { return !queue.empty(); })) {
+        throw std::runtime_error("no message came");
+      }
+      at::Tensor message = queue.front();
+      queue.pop_front();
+      return message;
+    }
 
    private:
     FakeNetwork& network_;
@@ -79,16 +77,8 @@ class FakeNetwork {
   class Channel : public accelerant::data::BatchChannel {
    public:
     Channel(FakeNetwork& network, int64_t rank) : network_(network), rank_(rank) {}
-    std::unique_ptr<accelerant::data::BatchLine> open(int64_t loader) override {
-      return std::make_unique<Line>(network_, loader, rank_);
-    }
-    void announce(const at::Tensor& message) override {
-      const std::lock_guard lock(network_.mutex_);
-      network_.queues_[{kAnnouncements, rank_}].push_back(message);
-      network_.changed_.notify_all();
-    }
-    at::Tensor await_announcement(int64_t rank) override {
-      return network_.take({kAnnouncements, rank});
+    std::unique_ptr<accelerant::data::BatchLine> open(int64_t number) override {
+      return std::make_unique<Line>(network_, number, rank_);
     }
 
    private:

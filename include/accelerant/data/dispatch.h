@@ -4,9 +4,6 @@
 // carry the number of the loop and of the step. So what is still under way when a process leaves a loop
 // early is recognised and dropped in the next one.
 //
-// When they begin a loop, the other processes announce which. Rank 0 looks at that before it sends its second
-// messages: it would wait there anyway until the first are taken. If the loops differ, it tells all.
-//
 // Batches are made, and put into messages, by the workers of rank 0; they are sent by the thread of
 // the loop, in the order of steps and ranks.
 #pragma once
@@ -27,19 +24,10 @@
 
 namespace accelerant::data::detail {
 
-// A loop as one process sees it.
-struct DispatchedLoop {
-  std::shared_ptr<BatchChannel> channel = {};
-  std::shared_ptr<BatchLine> line = {};
-  int64_t loader = 0;      // its number in the channel
-  int64_t batch_size = 0;  // of the loader's options
-  int64_t loop = 0;        // its number among those over the loader
-};
-
 // The place of a message among all that a loader sends.
 struct MessageNumber {
   int64_t loop = 0;
-  int64_t step = 0;  // -1: of the loop as a whole
+  int64_t step = 0;
 };
 
 [[noreturn]] void refuse_to_dispatch();
@@ -50,7 +38,7 @@ PackWriter batch_message(const MessageNumber& number, int64_t units, int64_t sam
 // Rank 0's end of the line.
 class BatchSender {
  public:
-  BatchSender(DispatchedLoop loop, int64_t num_processes);
+  BatchSender(std::shared_ptr<BatchLine> line, int64_t loop, int64_t num_processes);
   // Waits until what was sent is taken. What goes wrong then is logged.
   ~BatchSender();
   BatchSender(const BatchSender&) = delete;
@@ -65,21 +53,16 @@ class BatchSender {
 
  private:
   void send_to_rest(const std::function<at::Tensor()>& message);
-  // Throws, after telling all, if another process is in another loop. Once.
-  void meet();
-  void flush();
 
-  DispatchedLoop loop_;
+  std::shared_ptr<BatchLine> line_;
   MessageNumber number_;
-  bool has_met_ = false;
   std::vector<bool> at_end_;
-  std::vector<bool> is_elsewhere_;  // in another loop: what was sent is never taken
 };
 
 // The other ranks' end.
 class BatchReceiver {
  public:
-  explicit BatchReceiver(DispatchedLoop loop);
+  BatchReceiver(std::shared_ptr<BatchLine> line, int64_t loop);
 
   struct Message {
     PackReader content;
@@ -90,7 +73,7 @@ class BatchReceiver {
   std::optional<Message> receive();
 
  private:
-  DispatchedLoop loop_;
+  std::shared_ptr<BatchLine> line_;
   MessageNumber expected_;
 };
 
@@ -99,12 +82,12 @@ class SendingFeed final : public Feed<Batch> {
  public:
   // `prepare` makes the request; what it throws is told to all.
   SendingFeed(Source<Batch>& source, const std::function<EpochRequest()>& prepare,
-              const Transfer& transfer, const Workers& workers, const DispatchedLoop& dispatched,
-              int64_t num_processes)
-      : num_processes_(num_processes), sender_(dispatched, num_processes) {
+              const Transfer& transfer, const Workers& workers, std::shared_ptr<BatchLine> line,
+              int64_t loop, int64_t num_processes)
+      : num_processes_(num_processes), sender_(std::move(line), loop, num_processes) {
     try {
       auto make = [&transfer, jobs = source.open(prepare()), in_worker = workers.threads > 0,
-                   loop = dispatched.loop]() -> std::function<Parcel()> {
+                   loop]() -> std::function<Parcel()> {
         auto job = jobs();
         if (!job) return {};
         return [&transfer, job = std::move(job), in_worker, loop] {
@@ -182,8 +165,8 @@ class SendingFeed final : public Feed<Batch> {
 template <Packable Batch>
 class ReceivingFeed final : public Feed<Batch> {
  public:
-  ReceivingFeed(const Transfer& transfer, DispatchedLoop dispatched)
-      : transfer_(transfer), receiver_(std::move(dispatched)) {}
+  ReceivingFeed(const Transfer& transfer, std::shared_ptr<BatchLine> line, int64_t loop)
+      : transfer_(transfer), receiver_(std::move(line), loop) {}
 
   std::optional<Arriving<Batch>> next() override {
     std::optional<BatchReceiver::Message> message = receiver_.receive();

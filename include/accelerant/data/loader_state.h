@@ -20,7 +20,6 @@
 namespace accelerant::data {
 
 namespace detail {
-struct DispatchedLoop;
 struct EpochRequest;
 template <class Batch>
 class Loop;
@@ -122,8 +121,9 @@ class LoaderState {
 
   // Batches themselves tell how far the loop is, so that one has to be looked at ahead.
   bool counts_as_it_goes() const { return is_stream() || dispatched_; }
-  // The running loop, as its messages name it.
-  detail::DispatchedLoop dispatched_loop();
+  // The line to the other processes, and the number of this loop on it.
+  std::shared_ptr<BatchLine> line();
+  int64_t loop_number() const { return loops_; }
 
   EpochPlan make_plan(int64_t epoch, int64_t start) const;
   // Nothing if the length is not known.
@@ -139,7 +139,7 @@ class LoaderState {
   bool shards_itself_;  // and has to
   bool dispatched_;
   std::shared_ptr<BatchChannel> channel_;
-  int64_t number_ = 0;  // among the loaders of the channel
+  int64_t channel_line_;
   std::shared_ptr<BatchLine> line_;
   int64_t loops_ = 0;  // begun so far
   bool may_repeat_;    // an order that may give an index more than once

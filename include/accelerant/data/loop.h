@@ -89,9 +89,10 @@ class Loop {
     } else if (placement.rank == 0) {
       feed_ = std::make_unique<SendingFeed<Batch>>(
           *source_, [&] { return state_->request(workers.threads > 0); }, transfer_, workers,
-          state_->dispatched_loop(), placement.num_processes);
+          state_->line(), state_->loop_number(), placement.num_processes);
     } else {
-      feed_ = std::make_unique<ReceivingFeed<Batch>>(transfer_, state_->dispatched_loop());
+      feed_ =
+          std::make_unique<ReceivingFeed<Batch>>(transfer_, state_->line(), state_->loop_number());
     }
   }
 

@@ -40,6 +40,9 @@ struct Placement {
   std::optional<bool> dispatch_batches = {};
   // How they are sent; needed where rank 0 reads for all. See batch_channel.h. Default: none.
   std::shared_ptr<BatchChannel> channel = {};
+  // The number of this loader among those of the channel: the same in all processes, and another one for each
+  // loader. Accelerator::prepare counts. Default: 0.
+  int64_t channel_line = 0;
 
   // What is set here replaces what the loader's options say. Processes need the same seed.
   std::optional<uint64_t> seed = {};
