@@ -1,7 +1,5 @@
 #include "checkpoint/model_files.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <map>
 #include <set>
 
@@ -14,28 +12,6 @@ namespace accelerant::checkpoint {
 namespace {
 
 constexpr const char* kIndexEnding = ".index.json";
-
-// What to read in a folder. Safetensors go first: they need no trust.
-std::string main_file(const std::string& folder) {
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-                           "pytorch_model.bin.index.json"}) {
-    if (find_model_file(folder, name)) return name;
-  }
-  std::vector<std::string> indices;
-  std::vector<std::string> files;
-  for (const std::string& name : entries_of(folder)) {
-    if (name.ends_with(kIndexEnding)) indices.push_back(name);
-    if (name.ends_with(".safetensors")) files.push_back(name);
-  }
-  if (indices.size() == 1) return indices.front();
-  if (indices.empty() && files.size() == 1) return files.front();
-  throw Error(ErrorDetails{
-      .problem = "No model is found in " + folder,
-      .expected = "model.safetensors, pytorch_model.bin, or the index of one of them",
-      .got = c10::str(indices.size(), " indices and ", files.size(),
-                      " safetensors files of other names"),
-      .hint = indices.size() + files.size() > 1 ? "name the file instead of the folder" : ""});
-}
 
 struct IndexedFile {
   std::string name = {};
@@ -82,7 +58,7 @@ ModelFiles ModelFiles::open(const std::string& path) {
                              .expected = "a file, an index, or a folder with one of them"});
   }
   const std::string folder = is_folder(path) ? path : folder_of(path);
-  const std::string name = is_folder(path) ? main_file(path) : name_of(path);
+  const std::string name = is_folder(path) ? main_model_file(path) : name_of(path);
   const std::string found = find_model_file(folder, name).value_or(join_path(folder, name));
   ModelFiles files;
   if (!name.ends_with(kIndexEnding)) {

@@ -21,13 +21,6 @@ constexpr std::size_t kLongestList = 64 << 20;
 
 std::string saving_in(const std::string& folder) { return join_path(folder, kSaving); }
 
-// A file that a model saved here, or by Hugging Face's libraries, has.
-bool is_model_file(const std::string& name) {
-  static const std::regex pattern(
-      R"((model(-\d{5}-of-\d{5})?\.safetensors|pytorch_model(-\d{5}-of-\d{5})?\.bin)(\.index\.json)?)");
-  return std::regex_match(name, pattern);
-}
-
 void mark_complete(const std::string& folder, const std::vector<std::string>& files) {
   const std::string saving = saving_in(folder);
   sync_folder(saving);
@@ -65,6 +58,12 @@ void put_in_place(const std::string& folder, const std::vector<std::string>& fil
 }
 
 }  // namespace
+
+bool is_model_file(const std::string& name) {
+  static const std::regex pattern(
+      R"((model(-\d{5}-of-\d{5})?\.safetensors|pytorch_model(-\d{5}-of-\d{5})?\.bin)(\.index\.json)?)");
+  return std::regex_match(name, pattern);
+}
 
 std::string begin_model(const std::string& folder) {
   if (path_exists(folder) && !is_folder(folder)) {
@@ -129,6 +128,27 @@ std::optional<std::string> find_model_file(const std::string& folder, const std:
   }
   const std::string path = join_path(folder, name);
   return path_exists(path) ? std::optional(path) : std::nullopt;
+}
+
+std::string main_model_file(const std::string& folder) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                           "pytorch_model.bin.index.json"}) {
+    if (find_model_file(folder, name)) return name;
+  }
+  std::vector<std::string> indices;
+  std::vector<std::string> files;
+  for (const std::string& name : entries_of(folder)) {
+    if (name.ends_with(".index.json")) indices.push_back(name);
+    if (name.ends_with(".safetensors")) files.push_back(name);
+  }
+  if (indices.size() == 1) return indices.front();
+  if (indices.empty() && files.size() == 1) return files.front();
+  throw Error(ErrorDetails{
+      .problem = "No model is found in " + folder,
+      .expected = "model.safetensors, pytorch_model.bin, or the index of one of them",
+      .got = std::to_string(indices.size()) + " indices and " + std::to_string(files.size()) +
+             " safetensors files of other names",
+      .hint = indices.size() + files.size() > 1 ? "name the file instead of the folder" : ""});
 }
 
 }  // namespace accelerant::checkpoint

@@ -27,7 +27,14 @@ void abandon_model(const std::string& folder);
 // The files that make up a model that is complete, but not all in place; none as a rule.
 std::optional<std::vector<std::string>> waiting_files(const std::string& folder);
 
+// Whether a model, saved here or by Hugging Face's libraries, has files of that name.
+bool is_model_file(const std::string& name);
+
 // Where a file of the model is, if it is anywhere.
 std::optional<std::string> find_model_file(const std::string& folder, const std::string& name);
+
+// The name of the file to read first in a folder: one with all weights, or an index. Safetensors go first, as they need
+// no trust. An Error where there is no model, or more than one of other names.
+std::string main_model_file(const std::string& folder);
 
 }  // namespace accelerant::checkpoint

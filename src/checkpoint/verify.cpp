@@ -1,7 +1,6 @@
 #include "checkpoint/verify.h"
 
 #include <exception>
-#include <optional>
 
 #include "checkpoint/checksum.h"
 #include "core/files.h"
@@ -54,6 +53,13 @@ void note_unexpected(const std::string& folder, Verification& found) {
 
 }  // namespace
 
+std::optional<std::string> problem_of_file(const std::string& folder, const std::string& name,
+                                           const FileRecord& record, Check check) {
+  auto problem = wrong_size(folder, name, record);
+  if (!problem && check == Check::checksums) problem = wrong_checksum(folder, name, record);
+  return problem;
+}
+
 std::vector<std::string> wrong_sizes(const std::string& folder, const Manifest& manifest) {
   std::vector<std::string> problems;
   for (const auto& [name, record] : manifest.files) {
@@ -72,8 +78,7 @@ Verification verify(const std::string& folder, Check check) {
   }
   note_unexpected(folder, found);
   for (const auto& [name, record] : found.manifest.files) {
-    auto problem = wrong_size(folder, name, record);
-    if (!problem && check == Check::checksums) problem = wrong_checksum(folder, name, record);
+    auto problem = problem_of_file(folder, name, record, check);
     if (problem) found.problems.push_back(std::move(*problem));
   }
   return found;

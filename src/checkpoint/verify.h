@@ -4,6 +4,7 @@
 //   for (const std::string& problem : found.problems) log::warn(problem);
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ struct Verification {
 
 // Never throws because of what is in the folder. Symbolic links are followed: only the bytes count.
 Verification verify(const std::string& folder, Check check);
+
+// What is wrong with one file of the manifest; nothing as a rule. Never throws because of what is in the folder.
+std::optional<std::string> problem_of_file(const std::string& folder, const std::string& name,
+                                           const FileRecord& record, Check check);
 
 // The files that are missing or have other sizes, a text for each.
 std::vector<std::string> wrong_sizes(const std::string& folder, const Manifest& manifest);

@@ -17,12 +17,16 @@ namespace {
 constexpr const char* kHelp =
     R"(Usage: accelerant COMMAND [OPTIONS]
 
-Runs programs built with Accelerant.
+Runs programs built with Accelerant, and looks after what they save.
 
 Commands:
-  launch  Start a program in one or more processes and watch over them
-  test    Check that processes of this machine can train together
-  env     Show what matters in a bug report
+  launch         Start a program in one or more processes and watch over them
+  test           Check that processes of this machine can train together
+  env            Show what matters in a bug report
+  inspect        Show what is in a model, a checkpoint or a file of tensors
+  verify         Check that a model or checkpoints are not damaged
+  merge-weights  Make one file of a model in several
+  convert        Write a model with another type, format or size of files
 
 Options:
   -h, --help  Show this text
@@ -45,6 +49,10 @@ int run(int argc, char** argv) {
   if (name == "launch") return accelerant::cli::launch_command(argc - 1, argv + 1);
   if (name == "test") return accelerant::cli::test_command(argc - 1, argv + 1);
   if (name == "env") return accelerant::cli::env_command(argc - 1, argv + 1);
+  if (name == "inspect") return accelerant::cli::inspect_command(argc - 1, argv + 1);
+  if (name == "verify") return accelerant::cli::verify_command(argc - 1, argv + 1);
+  if (name == "merge-weights") return accelerant::cli::merge_weights_command(argc - 1, argv + 1);
+  if (name == "convert") return accelerant::cli::convert_command(argc - 1, argv + 1);
   if (name == "--version") {
     std::printf("accelerant %s\n", ACCELERANT_VERSION);
     return 0;

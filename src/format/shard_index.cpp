@@ -154,7 +154,8 @@ ShardIndex index_of(const ShardPlan& plan) {
   return index;
 }
 
-ShardIndex parse_shard_index(std::string_view json, const std::string& label) {
+ShardIndex parse_shard_index(std::string_view json, const std::string& label,
+                             const std::string& extension) {
   ShardIndex index;
   try {
     index = IndexParser(json).parse();
@@ -165,7 +166,7 @@ ShardIndex parse_shard_index(std::string_view json, const std::string& label) {
                              .got = {},
                              .hint = "the file is damaged or no index of a sharded model"});
   }
-  for (const std::string& file : index.files()) check_shard_name(file, label);
+  for (const std::string& file : index.files()) check_shard_name(file, label, extension);
   return index;
 }
 
@@ -179,7 +180,7 @@ ShardIndex read_shard_index(const std::string& path) {
   }
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
-  return parse_shard_index(text, path);
+  return parse_shard_index(text, path, path.ends_with(".bin.index.json") ? ".bin" : ".safetensors");
 }
 
 std::string print_shard_index(const ShardIndex& index) {

@@ -93,6 +93,11 @@ bool ZipReader::has_folder(std::string_view folder) const {
                              [&](const auto& entry) { return entry.first.starts_with(prefix); });
 }
 
+void ZipReader::verify_all() const {
+  expect_stored();
+  for (const auto& [name, record] : records_) verify(record, name);
+}
+
 void ZipReader::verify(const ZipRecord& record, std::string_view record_name) const {
   if (record.checksum == 0) return;
   // zlib counts in 32 bits, crc32_z in size_t.

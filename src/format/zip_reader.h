@@ -40,6 +40,9 @@ class ZipReader {
   // Compares the checksum of a record, if it has one; an Error if it is wrong.
   void verify(const ZipRecord& record, std::string_view record_name) const;
 
+  // The same for all records; none may be compressed.
+  void verify_all() const;
+
  private:
   struct Directory {
     uint64_t offset;

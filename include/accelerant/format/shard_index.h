@@ -38,8 +38,10 @@ struct ShardIndex {
 ShardIndex index_of(const ShardPlan& plan);
 
 // Throws Error, which begins with `label`, for what is no index, for names that are there twice, and for
-// names of files that check_shard_name refuses.
-ShardIndex parse_shard_index(std::string_view json, const std::string& label = "index");
+// names of files that check_shard_name refuses. Reading a file expects the extension that its own name has:
+// that of "pytorch_model.bin.index.json" is ".bin".
+ShardIndex parse_shard_index(std::string_view json, const std::string& label = "index",
+                             const std::string& extension = ".safetensors");
 ShardIndex read_shard_index(const std::string& path);
 
 // As Accelerate and transformers print it: indented by two, keys in order, ASCII only, and a final

@@ -1,0 +1,134 @@
+#include <cstdio>
+#include <functional>
+
+#include "accelerant/format/torch_archive.h"
+#include "checkpoint/rotation.h"
+#include "checkpoint/verify.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/weights/inspection.h"
+#include "cli/weights/text.h"
+#include "core/files.h"
+#include "format/archive_file.h"
+#include "format/zip_reader.h"
+
+namespace accelerant::cli {
+namespace {
+
+// Prints a line for each file, and counts.
+class Verifier {
+ public:
+  // Whatever is at the path.
+  void verify_path(const std::string& path) {
+    if (!is_folder(path)) {
+      verify_file(path);
+    } else if (path_exists(join_path(path, checkpoint::kManifestName))) {
+      verify_checkpoint(path);
+    } else if (!verify_checkpoints(path) &&
+               !verify_checkpoints(checkpoint::checkpoints_folder(path))) {
+      verify_folder(path);
+    }
+  }
+
+  std::size_t files() const { return files_; }
+  std::size_t problems() const { return problems_; }
+
+ private:
+  // `check` returns what is wrong, or throws; nothing is good.
+  void report(const std::string& path, const std::function<std::optional<std::string>()>& check) {
+    std::optional<std::string> problem;
+    try {
+      problem = check();
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    ++files_;
+    std::printf("%-7s  %s\n", problem ? "DAMAGED" : "ok", printable(path).c_str());
+    std::fflush(stdout);
+    if (!problem) return;
+    ++problems_;
+    show_error("verify",
+               problem->find(path) == std::string::npos ? path + ": " + *problem : *problem);
+  }
+
+  bool verify_checkpoints(const std::string& folder) {
+    if (!is_folder(folder)) return false;
+    const auto found = checkpoint::list_checkpoints(folder);
+    for (const auto& one : found) verify_checkpoint(one.path);
+    return !found.empty();
+  }
+
+  void verify_checkpoint(const std::string& folder) {
+    checkpoint::Manifest manifest;
+    report(join_path(folder, checkpoint::kManifestName), [&]() -> std::optional<std::string> {
+      manifest = checkpoint::read_manifest(folder);
+      return std::nullopt;
+    });
+    for (const auto& [name, record] : manifest.files) {
+      report(join_path(folder, name), [&, &name = name, &record = record] {
+        return checkpoint::problem_of_file(folder, name, record, checkpoint::Check::checksums);
+      });
+    }
+  }
+
+  // A model, or a folder with files of tensors.
+  void verify_folder(const std::string& folder) {
+    const std::size_t before = files_;
+    for (const std::string& name : entries_of(folder)) {
+      const std::string path = join_path(folder, name);
+      if (!is_folder(path) && (is_tensor_file_name(name) || is_index(name))) {
+        verify_file(path);
+      }
+    }
+    if (files_ == before) {
+      throw UsageError{folder + " holds neither checkpoints nor a model"};
+    }
+  }
+
+  static bool is_index(const std::string& name) { return name.ends_with(".index.json"); }
+
+  void verify_file(const std::string& path) {
+    report(path, [&]() -> std::optional<std::string> {
+      const bool is_safetensors = path.ends_with(".safetensors");
+      if (is_index(path)) {
+        open_model(path);  // opens every file and compares
+      } else if (!is_safetensors &&
+                 format::kind_of_archive(path) == format::ArchiveKind::python_state) {
+        // Not what is in it: a pickle of unknown classes may be whole nevertheless.
+        const format::ArchiveFile file(path);
+        format::ZipReader(file.bytes(), path).verify_all();
+      } else {
+        open_weight_file(path)->check();
+      }
+      return std::nullopt;
+    });
+  }
+
+  std::size_t files_ = 0;
+  std::size_t problems_ = 0;
+};
+
+}  // namespace
+
+int verify_command(int argc, char** argv) {
+  const auto app = make_parser(
+      "verify", "[OPTIONS] PATH",
+      "Checks that a checkpoint, a folder of checkpoints, a model or a file is not damaged.");
+  std::string path;
+  app->add_option("path", path, "A folder or a file")->required();
+  app->footer("Exit codes: 0 good, 1 damaged, 2 wrong use.");
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return exit_code_of(*app, error);
+  }
+  return run_work("verify", [&] {
+    require_path(path);
+    Verifier verifier;
+    verifier.verify_path(path);
+    std::printf("%zu files, %zu damaged\n", verifier.files(), verifier.problems());
+    return verifier.problems() == 0 ? 0 : 1;
+  });
+}
+
+}  // namespace accelerant::cli

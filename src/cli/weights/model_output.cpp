@@ -1,0 +1,307 @@
+#include "cli/weights/model_output.h"
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <unordered_map>
+
+#include "accelerant/core/error.h"
+#include "accelerant/format/atomic_file.h"
+#include "accelerant/format/safetensors_writer.h"
+#include "accelerant/format/shard_index.h"
+#include "accelerant/format/shard_split.h"
+#include "accelerant/format/torch_archive.h"
+#include "checkpoint/file_writer.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/model_folder.h"
+#include "cli/weights/text.h"
+#include "core/files.h"
+#include "format/float_conversion.h"
+#include "format/torch_dtype.h"
+
+namespace accelerant::cli {
+namespace {
+
+using format::DType;
+
+// A tensor on its way.
+struct Entry {
+  const WeightFile* file = nullptr;
+  const WeightTensor* tensor = nullptr;
+  std::vector<std::string> aliases = {};
+  std::optional<DType> type = {};  // to be written
+  std::uint64_t bytes = 0;         // to be written
+
+  bool is_converted() const { return type != tensor->type; }
+  std::string dtype_name() const {
+    return type ? std::string(format::dtype_name(*type)) : tensor->dtype;
+  }
+};
+
+class ModelOutput {
+ public:
+  ModelOutput(const WeightFiles& model, const OutputOptions& options)
+      : options_(options), progress_("write", input_bytes(model)) {
+    std::set<std::string> stored;
+    for (const auto& file : model) {
+      for (const WeightTensor& tensor : file->tensors()) stored.insert(tensor.name);
+    }
+    for (const auto& file : model) {
+      for (const auto& [key, text] : file->metadata()) metadata_.emplace(key, text);
+      if (attributes_.empty()) attributes_ = file->attributes();
+      for (const WeightTensor& tensor : file->tensors()) add(*file, tensor, stored);
+    }
+    // Python's libraries refuse files that do not say for whom they are.
+    metadata_.emplace("format", "pt");
+  }
+
+  // Whether every value stays what it is.
+  bool is_lossless() const {
+    return std::ranges::all_of(entries_, [](const Entry& entry) {
+      return !entry.is_converted() || format::is_lossless(*entry.tensor->type, *entry.type);
+    });
+  }
+
+  WrittenModel write_to(const std::string& folder) {
+    const format::ShardNaming naming =
+        options_.safetensors ? format::ShardNaming{}
+                             : format::ShardNaming{.stem = "pytorch_model", .extension = ".bin"};
+    format::ShardPlan plan =
+        format::split_into_shards(to_place(), options_.max_shard_bytes, naming);
+    if (plan.shards.empty()) plan.shards.push_back({.file = naming.file(1, 1)});
+    for (const format::Shard& shard : plan.shards) {
+      checkpoint::FileWriter file(join_path(folder, shard.file));
+      if (options_.safetensors) {
+        write_safetensors(shard.tensors, file);
+      } else {
+        write_archive(shard.tensors, file);
+      }
+      file.finish();
+      written_.files.push_back(shard.file);
+    }
+    if (plan.is_sharded()) {
+      const std::string index = format::print_shard_index(format::index_of(plan));
+      checkpoint::FileWriter file(join_path(folder, naming.index_file()));
+      file.write(std::as_bytes(std::span(index)));
+      file.finish();
+      written_.files.push_back(naming.index_file());
+    }
+    return written();
+  }
+
+  WrittenModel write_single(const std::string& path) {
+    format::AtomicFile file(path);
+    std::vector<std::string> names;
+    for (const Entry& entry : entries_) names.push_back(entry.tensor->name);
+    write_safetensors(names, file);
+    file.commit();
+    written_.files.push_back(name_of(path));
+    return written();
+  }
+
+ private:
+  static std::uint64_t input_bytes(const WeightFiles& model) {
+    std::uint64_t total = 0;
+    for (const auto& file : model) {
+      for (const WeightTensor& tensor : file->tensors()) total += tensor.bytes;
+    }
+    return total;
+  }
+
+  void add(const WeightFile& file, const WeightTensor& tensor,
+           const std::set<std::string>& stored) {
+    Entry entry{.file = &file, .tensor = &tensor, .type = tensor.type, .bytes = tensor.bytes};
+    if (options_.dtype && tensor.type && format::is_convertible_float(*tensor.type)) {
+      entry.type = options_.dtype;
+      entry.bytes = tensor.elements() * (format::dtype_bits(*options_.dtype) / 8);
+    }
+    for (const auto& [alias, name] : file.aliases()) {
+      if (name == tensor.name && !stored.contains(alias)) entry.aliases.push_back(alias);
+    }
+    const bool can_be_stored = options_.safetensors
+                                   ? entry.type.has_value()
+                                   : format::find_dtype(entry.dtype_name()) != nullptr;
+    if (!can_be_stored) {
+      throw Error(
+          ErrorDetails{.problem = "The tensor '" + tensor.name + "' cannot be written",
+                       .expected = std::string("a type that ") +
+                                   (options_.safetensors ? "safetensors files have" : "torch has"),
+                       .got = tensor.dtype});
+    }
+    by_name_.emplace(tensor.name, entries_.size());
+    for (const std::string& alias : entry.aliases) by_name_.emplace(alias, entries_.size());
+    written_.bytes += entry.bytes;
+    entries_.push_back(std::move(entry));
+  }
+
+  std::vector<format::TensorToPlace> to_place() const {
+    std::vector<format::TensorToPlace> tensors;
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const Entry& entry = entries_[i];
+      tensors.push_back({.name = entry.tensor->name, .bytes = entry.bytes, .storage = i});
+      if (options_.safetensors) continue;
+      // Python's own format can say that two names share their memory.
+      for (const std::string& alias : entry.aliases) {
+        tensors.push_back({.name = alias, .bytes = entry.bytes, .storage = i});
+      }
+    }
+    return tensors;
+  }
+
+  void write_piece(const Entry& entry, std::span<const std::byte> piece, std::uint64_t& overflows,
+                   std::vector<std::byte>& buffer, format::ByteSink& sink) {
+    progress_.advance(piece.size());
+    if (!entry.is_converted()) {
+      sink.write(piece);
+      return;
+    }
+    const std::size_t count = piece.size() / (format::dtype_bits(*entry.tensor->type) / 8);
+    buffer.resize(count * (format::dtype_bits(*entry.type) / 8));
+    overflows += format::convert_floats(*entry.tensor->type, piece, *entry.type, buffer);
+    sink.write(buffer);
+  }
+
+  void write_tensor(const Entry& entry, format::ByteSink& sink) {
+    std::uint64_t overflows = 0;
+    std::vector<std::byte> buffer;
+    entry.file->for_each_piece(*entry.tensor, [&](std::span<const std::byte> piece) {
+      write_piece(entry, piece, overflows, buffer, sink);
+    });
+    if (overflows > 0) written_.overflows.emplace_back(entry.tensor->name, overflows);
+  }
+
+  void write_safetensors(const std::vector<std::string>& names, format::ByteSink& sink) {
+    format::Metadata metadata = metadata_;
+    std::vector<format::TensorToWrite> tensors;
+    for (const std::string& name : names) {
+      const Entry& entry = entries_[by_name_.at(name)];
+      tensors.push_back(
+          {.name = name,
+           .dtype = *entry.type,
+           .shape = entry.tensor->shape,
+           .produce = [this, &entry](format::ByteSink& target) { write_tensor(entry, target); }});
+      for (const std::string& alias : entry.aliases) metadata.insert_or_assign(alias, name);
+    }
+    format::SafetensorsWriter(std::move(tensors), metadata).write(sink);
+  }
+
+  std::shared_ptr<const format::PlainStorage> storage_of(const Entry& entry) {
+    struct MemorySink final : format::ByteSink {
+      void write(std::span<const std::byte> piece) override {
+        bytes.insert(bytes.end(), piece.begin(), piece.end());
+      }
+      std::vector<std::byte> bytes;
+    };
+    const auto sink = std::make_shared<MemorySink>();
+    if (entry.is_converted()) {
+      sink->bytes.reserve(entry.bytes);
+      write_tensor(entry, *sink);
+      return std::make_shared<format::PlainStorage>(sink->bytes, sink);
+    }
+    progress_.advance(entry.bytes);
+    const auto bytes = entry.file->view(*entry.tensor, sink->bytes);
+    return std::make_shared<format::PlainStorage>(bytes, sink);  // the model outlives it
+  }
+
+  void write_archive(const std::vector<std::string>& names, format::ByteSink& sink) {
+    std::unordered_map<const Entry*, std::shared_ptr<const format::PlainStorage>> storages;
+    format::PlainDict dict;
+    dict.kind = format::PlainDictKind::ordered;
+    dict.attributes = attributes_;
+    for (const std::string& name : names) {
+      const Entry& entry = entries_[by_name_.at(name)];
+      auto& storage = storages[&entry];
+      if (!storage) storage = storage_of(entry);
+      dict.items.push_back({.key = name,
+                            .value = format::PlainTensor::contiguous(
+                                entry.dtype_name(), entry.tensor->shape, storage)});
+    }
+    format::write_torch_archive(std::move(dict), sink);
+  }
+
+  WrittenModel written() {
+    written_.tensors = entries_.size();
+    return std::move(written_);
+  }
+
+  OutputOptions options_;
+  ByteProgress progress_;
+  std::vector<Entry> entries_;
+  std::unordered_map<std::string, std::size_t> by_name_;  // aliases too
+  format::Metadata metadata_;
+  std::vector<format::PlainItem> attributes_;
+  WrittenModel written_;
+};
+
+std::string real_path(const std::string& path) {
+  char found[PATH_MAX];
+  return ::realpath(path.c_str(), found) == nullptr ? path : found;
+}
+
+// What is not of the model that is read, and would be replaced.
+std::optional<std::string> other_model_file(const WeightFiles& model, const std::string& folder) {
+  for (const std::string& name : entries_of(folder)) {
+    if (!checkpoint::is_model_file(name) || name.ends_with(".index.json")) continue;
+    const auto is_it = [&](const auto& file) { return name_of(file->path()) == name; };
+    if (std::ranges::none_of(model, is_it)) return name;
+  }
+  return std::nullopt;
+}
+
+void require_safe(const WeightFiles& model, const std::string& input, const std::string& folder,
+                  bool is_lossless) {
+  if (path_exists(folder) && !is_folder(folder)) throw UsageError{folder + " is not a folder"};
+  if (path_exists(join_path(folder, checkpoint::kManifestName))) {
+    throw UsageError{folder + " is a checkpoint, which would be damaged; choose another folder"};
+  }
+  if (real_path(is_folder(input) ? input : folder_of(input)) != real_path(folder)) return;
+  if (!is_lossless) {
+    throw UsageError{"the model in " + folder +
+                     " would be replaced by one with less precision; choose another folder"};
+  }
+  if (const auto other = other_model_file(model, folder)) {
+    throw UsageError{join_path(folder, *other) +
+                     " is of another model and would be replaced; choose another folder"};
+  }
+}
+
+}  // namespace
+
+WrittenModel write_model(const WeightFiles& model, const std::string& input,
+                         const std::string& folder, const OutputOptions& options) {
+  ModelOutput output(model, options);
+  require_safe(model, input, folder, output.is_lossless());
+  const std::string saving = checkpoint::begin_model(folder);
+  WrittenModel written;
+  try {
+    written = output.write_to(saving);
+  } catch (...) {
+    checkpoint::abandon_model(folder);
+    throw;
+  }
+  checkpoint::commit_model(folder, written.files);
+  return written;
+}
+
+WrittenModel write_single_file(const WeightFiles& model, const std::string& path) {
+  if (is_folder(path)) throw UsageError{path + " is a folder"};
+  const auto is_it = [&](const auto& file) { return real_path(file->path()) == real_path(path); };
+  if (model.size() > 1 && std::ranges::any_of(model, is_it)) {
+    throw UsageError{path + " is one of the files that are read; choose another name"};
+  }
+  return ModelOutput(model, {}).write_single(path);
+}
+
+void show_written(const char* command, const WrittenModel& written, const std::string& path) {
+  std::printf("Wrote %zu file%s, %s tensors, %s, to %s\n", written.files.size(),
+              written.files.size() == 1 ? "" : "s", count_text(written.tensors).c_str(),
+              size_text(written.bytes).c_str(), path.c_str());
+  for (const auto& [name, count] : written.overflows) {
+    show_error(command, "warning: " + count_text(count) + " values of '" + name +
+                            "' were too large for the new type and became infinite");
+  }
+}
+
+}  // namespace accelerant::cli
