@@ -53,6 +53,7 @@
 #include "accelerant/accelerator/scheduler.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
+#include "accelerant/checkpoint/save_model.h"
 #include "accelerant/data/loader.h"
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/join_options.h"
@@ -331,6 +332,14 @@ class Accelerator {
   }
   // The rows of the current batch, for dist::gather_objects_for_metrics.
   dist::BatchRows current_rows() const;
+
+  // The model's weights as Hugging Face's libraries keep them, see checkpoint/save_model.h. The main process
+  // writes; the others wait for it, and get an Error if it fails. All return the same.
+  SavedModel save_model(const ModelBase& model, const std::string& folder,
+                        const SaveModelOptions& options = {}) const;
+
+  // Parameters and buffers by name: the model's own tensors, not copies.
+  StateDict get_state_dict(const ModelBase& model) const { return model.state_dict(); }
 
   // This process's part of a vector, a tensor (along the first dimension), or a map of those: see
   // dist/split.h. The argument is not changed.

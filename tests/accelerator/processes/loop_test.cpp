@@ -9,6 +9,7 @@
 #include "dist/progress.h"
 #include "support/count_exchanges.h"
 #include "support/expect_error.h"
+#include "support/temp_folder.h"
 
 namespace processes_test {
 namespace {
@@ -318,6 +319,29 @@ RANK_TEST(SeveralProcesses, HandlesMayOutliveTheAccelerator, 2) {
     t.accelerator.backward(model(own_input()).sum());
   }
   EXPECT_TRUE(contains(whole_error_of([&] { model(own_input()); }), "outlived its Accelerator"));
+}
+
+RANK_TEST(SeveralProcesses, OneOfThemSavesTheModel, 2) {
+  // Of one folder, whose name both must know.
+  const std::string folder =
+      testing::TempDir() + "accelerant-saved-by-" + std::getenv("MASTER_PORT");
+  Accelerator accelerator({.cpu = true});
+  auto net = mlp();
+  auto model = accelerator.prepare(net);
+  const auto saved = accelerator.save_model(model, folder);
+  EXPECT_EQ(saved.files, std::vector<std::string>{"model.safetensors"});
+  auto other = mlp();
+  accelerant::load_checkpoint_in_model(other, folder);
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    EXPECT_TRUE(torch::equal(other->parameters()[i], net->parameters()[i]));
+  }
+  expect_same_on_all_ranks(accelerator.world(), other->parameters());
+  // A failure of the one that saves reaches all.
+  const std::string error =
+      whole_error_of([&] { accelerator.save_model(model, folder + "/model.safetensors"); });
+  EXPECT_TRUE(contains(error, "a folder")) << error;
+  accelerator.wait_for_everyone();
+  if (rank() == 0) run_in_shell("rm -r '" + folder + "'");
 }
 
 }  // namespace
