@@ -40,7 +40,7 @@ TEST(SaveModel, ComesBackFromAFolderAFileAndAnIndex) {
   auto net = small_net();
   net->forward(torch::randn({4, 3}));  // the statistics are no longer those of a new net
   save_model(net, folder.path("whole"));
-  const auto saved = save_model(net, folder.path("parts"), {.max_shard_size = "50B"});
+  const auto saved = save_model(net, folder.path("parts"), {.max_shard_size = "0.05KB"});
   EXPECT_GT(saved.files.size(), 3U);
   for (const auto& path :
        {folder.path("whole"), folder.path("whole/model.safetensors"), folder.path("parts"),
@@ -69,7 +69,7 @@ TEST(SaveModel, PreparedModelsAndModulesAreTheSame) {
 TEST(SaveModel, FilesOfTheModelBeforeAreRemovedAndNoOthers) {
   const TempFolder folder;
   auto net = small_net();
-  save_model(net, folder.path(), {.max_shard_size = "50B"});
+  save_model(net, folder.path(), {.max_shard_size = "0.05KB"});
   folder.write("config.json", "{}");
   folder.write("model-of-mine.safetensors", "not one of ours");
   folder.write("pytorch_model.bin", "an older one");
@@ -246,7 +246,7 @@ TEST(LoadModel, WhatIsWrongWithFilesIsSaid) {
   folder.write("notes.txt", "hello");
   EXPECT_TRUE(contains(error(folder.path("notes.txt")), "notes.txt"));
 
-  save_model(net, folder.path("parts"), {.max_shard_size = "50B"});
+  save_model(net, folder.path("parts"), {.max_shard_size = "0.05KB"});
   const std::string shard = entries_of(folder.path("parts")).front();
   run_in_shell("cp -r '" + folder.path("parts") + "' '" + folder.path("fewer") + "' && rm '" +
                folder.path("fewer/" + shard) + "'");

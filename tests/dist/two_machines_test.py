@@ -115,5 +115,5 @@ def test_a_cut_link_ends_both_sides():
         machines.cut()
         for rank, output in enumerate(outputs):
             assert output.end() != 0, output.text
-            assert f"Rank {rank} of 2" in output.text, output.text
+            assert f"rank {rank} of 2 failed" in output.text, output.text
             assert f"rank {1 - rank}" in output.text, output.text
