@@ -129,7 +129,8 @@ void act(const Rule& rule) {
       ::kill(::getpid(), SIGKILL);
       break;
     case Action::stop:
-      ::kill(::getpid(), SIGSTOP);
+      ::raise(
+          SIGSTOP);  // by this thread, which must not go on until another one has stopped the process
       break;
     case Action::hang:
       while (true) ::pause();

@@ -434,23 +434,47 @@ def test_damaged_files(replay, rng, tmp_path):
             expected = describe(python_load(path, map_location="cpu"))
         except Exception:
             continue  # we may be more lenient, as with the opcodes of later protocols
+        if python_misreads(path, content):
+            continue
         compared += 1
-        forget_locations(result)
-        forget_locations(expected)
+        forget_what_damage_changes(result)
+        forget_what_damage_changes(expected)
         assert difference(result["value"], expected) is None, content.hex()
     print(f"{DOCUMENTS} damaged files: {accepted} accepted, {compared} of them by Python too")
     assert compared > DOCUMENTS // 50
 
 
-def forget_locations(description):
-    """Damaged names of devices are put on the CPU by map_location."""
+def python_misreads(path, content) -> bool:
+    """Whether torch's reader of archives returns other bytes of a record than the file has. With some damaged lists
+    of records it returns memory as it happens to be."""
+    try:
+        entries = zipfile.ZipFile(io.BytesIO(content)).infolist()
+    except (zipfile.BadZipFile, NotImplementedError):
+        return True  # as far as can be told
+    reader = torch._C.PyTorchFileReader(path)
+    for entry in entries:
+        folder, _, name = entry.filename.partition("/")
+        if not name.startswith("data/"):
+            continue
+        sizes = content[entry.header_offset + 26:entry.header_offset + 30]
+        start = entry.header_offset + 30 + int.from_bytes(sizes[:2], "little") + int.from_bytes(sizes[2:], "little")
+        if reader.get_record(name) != content[start:start + entry.file_size]:
+            return True
+    return False
+
+
+def forget_what_damage_changes(description):
+    """Damaged names of devices are put on the CPU by map_location. And torch makes damaged booleans 0 or 1 when it
+    copies elements; their bytes in the storage are compared."""
     if isinstance(description, dict):
         description.pop("location", None)
+        if description.get("dtype") == "BOOL":
+            description.pop("elements", None)
         for value in description.values():
-            forget_locations(value)
+            forget_what_damage_changes(value)
     elif isinstance(description, list):
         for value in description:
-            forget_locations(value)
+            forget_what_damage_changes(value)
 
 
 @pytest.mark.skipif("ACCELERANT_LARGE_FILES" not in os.environ, reason="reads 14 GB")
