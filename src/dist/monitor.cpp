@@ -1,4 +1,5 @@
 #include "dist/monitor.h"
+#include "core/ranks_text.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,5 @@
 #include "dist/rendezvous.h"
+#include "core/ranks_text.h"
 
 #include <c10/util/StringUtil.h>
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "dist/failure.h"
-#include "dist/watch.h"
 
 namespace accelerant::dist {
 namespace {

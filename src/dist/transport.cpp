@@ -1,4 +1,5 @@
 #include "dist/transport.h"
+#include "core/ranks_text.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -13,7 +14,6 @@
 #include "dist/failure.h"
 #include "dist/groups.h"
 #include "dist/monitor.h"
-#include "dist/watch.h"
 
 namespace accelerant::dist {
 namespace {

@@ -13,9 +13,6 @@
 
 namespace accelerant::dist {
 
-// "rank 3", "ranks 0, 1 and 4 to 9".
-std::string ranks_text(const std::vector<int64_t>& ranks);
-
 class Watch {
  public:
   Watch(int64_t rank, int64_t size, const MonitorOptions& options);

@@ -5,25 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/ranks_text.h"
+
 namespace accelerant::launch {
 namespace {
 
 double time_of(const RankResult& rank) {
   return rank.error ? std::min(rank.error->time, rank.end_time) : rank.end_time;
-}
-
-// "rank 1", "ranks 0, 2", "ranks 0-6, 8"; `ranks` is sorted and not empty.
-std::string names_of(const std::vector<int64_t>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size();) {
-    size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (last - i == 1) last = i;  // two are as short by themselves
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-    if (last > i) text += "-" + std::to_string(ranks[last]);
-    i = last + 1;
-  }
-  return text;
 }
 
 std::vector<std::string_view> lines_of(std::string_view text) {
@@ -126,14 +114,14 @@ std::string describe_early_ends(const std::vector<RankResult>& ranks) {
   for (const RankResult& rank : ranks) {
     if (rank.exit_code == 0 && !rank.stopped) ended.push_back(rank.rank);
   }
-  return ended.empty() ? "" : names_of(ended) + " had ended with exit code 0 before";
+  return ended.empty() ? "" : ranks_text(ended) + " had ended with exit code 0 before";
 }
 
 std::string describe_still_running(const std::vector<int64_t>& ended,
                                    const std::vector<int64_t>& running,
                                    std::chrono::duration<double> since_first) {
-  return names_of(ended) + " ended (exit code 0)" + (ended.size() == 1 ? " " : ", the first ") +
-         seconds_text(since_first) + " ago; " + names_of(running) +
+  return ranks_text(ended) + " ended (exit code 0)" + (ended.size() == 1 ? " " : ", the first ") +
+         seconds_text(since_first) + " ago; " + ranks_text(running) +
          (running.size() == 1 ? " is" : " are") + " still running";
 }
 

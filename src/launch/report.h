@@ -26,11 +26,11 @@ std::string signal_name(int signal);
 std::string describe_failure(const std::vector<RankResult>& ranks, size_t cause,
                              int64_t world_size);
 
-// "ranks 1, 3 had ended with exit code 0 before": those that were through when others failed or were
+// "ranks 1 and 3 had ended with exit code 0 before": those that were through when others failed or were
 // stopped. Empty if there are none.
 std::string describe_early_ends(const std::vector<RankResult>& ranks);
 
-// "rank 1 ended (exit code 0) 10 s ago; ranks 0, 2 are still running".
+// "rank 1 ended (exit code 0) 10 s ago; ranks 0 and 2 are still running".
 std::string describe_still_running(const std::vector<int64_t>& ended,
                                    const std::vector<int64_t>& running,
                                    std::chrono::duration<double> since_first);

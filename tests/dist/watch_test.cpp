@@ -6,15 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "core/ranks_text.h"
 #include "support/expect_error.h"
 
 namespace {
 
+using accelerant::ranks_text;
 using accelerant::dist::Heartbeat;
 using accelerant::dist::heartbeat_of;
 using accelerant::dist::MonitorOptions;
 using accelerant::dist::ProcessState;
-using accelerant::dist::ranks_text;
 using accelerant::dist::Watch;
 
 using Texts = std::vector<std::string>;

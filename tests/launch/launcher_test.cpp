@@ -68,8 +68,9 @@ TEST(Launcher, TellsOnceThatRanksAreStillRunning) {
                               .num_processes = 3,
                               .environment = {{"FOLDER", folder.path()}},
                               .notice_after = std::chrono::milliseconds(20)});
-  EXPECT_EQ(testing::internal::GetCapturedStderr(),
-            "[accelerant] rank 1 ended (exit code 0) 0.02 s ago; ranks 0, 2 are still running\n");
+  EXPECT_EQ(
+      testing::internal::GetCapturedStderr(),
+      "[accelerant] rank 1 ended (exit code 0) 0.02 s ago; ranks 0 and 2 are still running\n");
   EXPECT_EQ(result.exit_code, 0);
 }
 

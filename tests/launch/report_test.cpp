@@ -49,15 +49,15 @@ TEST(Report, NamesRanksThatEndedEarly) {
   EXPECT_EQ(describe_early_ends({well, failed, asked_to_end}),
             "rank 1 had ended with exit code 0 before");
   EXPECT_EQ(describe_early_ends({well, failed, asked_to_end, well_too}),
-            "ranks 1, 4 had ended with exit code 0 before");
+            "ranks 1 and 4 had ended with exit code 0 before");
 }
 
 TEST(Report, NamesManyRanksInFewWords) {
   using std::chrono::seconds;
   EXPECT_EQ(describe_still_running({7}, {0, 1, 2, 3, 5, 6}, seconds(10)),
-            "rank 7 ended (exit code 0) 10 s ago; ranks 0-3, 5, 6 are still running");
+            "rank 7 ended (exit code 0) 10 s ago; ranks 0 to 3, 5 and 6 are still running");
   EXPECT_EQ(describe_still_running({1, 2}, {0}, seconds(10)),
-            "ranks 1, 2 ended (exit code 0), the first 10 s ago; rank 0 is still running");
+            "ranks 1 and 2 ended (exit code 0), the first 10 s ago; rank 0 is still running");
 }
 
 }  // namespace
