@@ -63,7 +63,6 @@
 #include "accelerant/format/safetensors_writer.h"
 #include "accelerant/format/shard_index.h"
 #include "accelerant/format/shard_split.h"
-#include "accelerant/format/sharded_safetensors.h"
 #include "accelerant/format/tensor_info.h"
 #include "accelerant/format/torch_archive.h"
 #include "accelerant/launch/debug_launcher.h"
