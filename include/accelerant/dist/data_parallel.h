@@ -56,8 +56,8 @@ struct DataParallelOptions {
   bool gradient_as_bucket_view = false;
 
   // Gradients are exchanged in groups of about this size, in MiB: small ones start earlier, large ones
-  // have less overhead. Default: 25 for NCCL and 4 for Gloo, with a first group of 1 MiB. If it is set, the
-  // first group has this size too.
+  // have less overhead. Default: 25, with a first group of 1 MiB. If it is set, the first group has
+  // this size too.
   std::optional<double> bucket_cap_mb = std::nullopt;
 
   // How gradients travel. Default: as they are.
