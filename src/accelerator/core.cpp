@@ -109,6 +109,29 @@ void Core::update_scaler() {
   for (const auto& optimizer : optimizers.all()) optimizer->begin_iteration();
 }
 
+void Core::settle_scaler() {
+  if (scaler.is_enabled() && scaler_has_checks) update_scaler();
+}
+
+void Core::note_loop(data::LoaderState& loader, bool active) {
+  if (active) {
+    checkpoints.begin_loop(loader);
+    active_loaders.push_back(&loader);
+    progress->begin_loop(loader, backwards);
+  } else {
+    std::erase(active_loaders, &loader);
+    progress->end_loop(loader, backwards);
+  }
+}
+
+std::vector<std::shared_ptr<data::LoaderState>> Core::living_loaders() const {
+  std::vector<std::shared_ptr<data::LoaderState>> living;
+  for (const PreparedLoader& loader : loaders) {
+    if (auto state = loader.state.lock()) living.push_back(std::move(state));
+  }
+  return living;
+}
+
 std::vector<std::shared_ptr<OptimizerState>> Core::owners_of(
     const std::vector<at::Tensor>& tensors) const {
   auto owners = optimizers.all();

@@ -34,6 +34,7 @@ enum class Global {
   rebuild_tensor_v3,
   rebuild_parameter,
   storage_type,
+  numpy,  // whatever of numpy: only where it is to be skipped
 };
 
 struct GlobalNode {
@@ -60,9 +61,12 @@ struct StorageNode {
   const TorchDtype* dtype = nullptr;  // null: untyped
 };
 
+// Something of numpy, of which nothing is kept.
+struct SkippedNode {};
+
 using Node = std::variant<std::monostate, bool, int64_t, double, std::string, PlainBytes, ListNode,
                           TupleNode, SetNode, DictNode, PlainDtype, PlainDevice,
-                          std::unique_ptr<PlainTensor>, StorageNode, GlobalNode>;
+                          std::unique_ptr<PlainTensor>, StorageNode, GlobalNode, SkippedNode>;
 
 // The Python name of what a node is.
 std::string name_of(const Node& node);

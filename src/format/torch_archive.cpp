@@ -145,7 +145,7 @@ PlainValue read_torch_archive(std::span<const std::byte> bytes, std::shared_ptr<
     }
     return std::make_shared<const PlainStorage>(record->bytes, owner, key, location, check);
   };
-  return Unpickler(pickle->bytes, name + ": data.pkl", find_storage).load();
+  return Unpickler(pickle->bytes, name + ": data.pkl", find_storage, options.skip_numpy).load();
 }
 
 void write_torch_archive(const PlainValue& value, ByteSink& sink,

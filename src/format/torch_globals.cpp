@@ -44,4 +44,12 @@ std::optional<Node> find_global(const std::string& module, const std::string& na
   return std::nullopt;
 }
 
+bool is_of_numpy(const std::string& module, const std::string& name) {
+  // numpy 2 renamed numpy.core.
+  if (module == "numpy._core.multiarray" || module == "numpy.core.multiarray") {
+    return name == "_reconstruct" || name == "scalar";
+  }
+  return module == "numpy.dtypes" || (module == "numpy" && (name == "ndarray" || name == "dtype"));
+}
+
 }  // namespace accelerant::format

@@ -10,10 +10,12 @@
 
 namespace accelerant::format {
 
-Unpickler::Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage)
+Unpickler::Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage,
+                     bool skip_numpy)
     : pickle_(pickle),
       where_(std::move(where)),
       find_storage_(std::move(find_storage)),
+      skip_numpy_(skip_numpy),
       budget_(pickle.size()) {}
 
 std::string Unpickler::place() const { return where_ + ", byte " + std::to_string(opcode_at_); }

@@ -25,8 +25,10 @@ class Unpickler {
   using FindStorage = std::function<std::shared_ptr<const PlainStorage>(
       const std::string& key, const std::string& location, uint64_t size)>;
 
-  // Borrows the pickle. `where` begins messages, such as "model.pt: data.pkl".
-  Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage);
+  // Borrows the pickle. `where` begins messages, such as "model.pt: data.pkl". With `skip_numpy` what is of numpy
+  // becomes None.
+  Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage,
+            bool skip_numpy = false);
 
   // Runs the whole pickle. An Error names the byte at which it cannot go on.
   PlainValue load();
@@ -90,6 +92,7 @@ class Unpickler {
   std::span<const std::byte> pickle_;
   std::string where_;
   FindStorage find_storage_;
+  bool skip_numpy_;
   ExpansionBudget budget_;
   std::size_t at_ = 0;
   std::size_t opcode_at_ = 0;

@@ -20,6 +20,7 @@ void Unpickler::push_stack_global() {
 
 void Unpickler::push_global(const std::string& module, const std::string& name) {
   std::optional<Node> node = find_global(module, name);
+  if (!node && skip_numpy_ && is_of_numpy(module, name)) node = GlobalNode{.name = Global::numpy};
   if (!node) {
     throw Error(ErrorDetails{
         .problem = place() + ": the pickle asks for a class or function that is not on the list",
@@ -67,9 +68,10 @@ void Unpickler::push_storage() {
   push(first.node);
 }
 
-// Attributes of an OrderedDict; state dicts of modules have one.
+// Attributes of an OrderedDict; state dicts of modules have one. Also the content of something that is skipped.
 void Unpickler::build() {
   const Ref state = pop();
+  if (std::holds_alternative<SkippedNode>(nodes_[top()])) return;
   DictNode& dict = top_as<DictNode>("OrderedDict");
   const DictNode* const attributes = std::get_if<DictNode>(&nodes_[state]);
   if (dict.kind != PlainDictKind::ordered || attributes == nullptr) {
@@ -134,6 +136,8 @@ Node Unpickler::call(const GlobalNode& function, const std::vector<Ref>& argumen
       return rebuild_tensor(function.name, arguments);
     case Global::rebuild_parameter:
       return rebuild_parameter(arguments);
+    case Global::numpy:
+      return SkippedNode{};
     case Global::storage_type:
       break;
   }

@@ -40,8 +40,8 @@ std::string archive_around(std::span<const std::byte> pickle) {
 
 // The archive of what is in `archive`; empty if Python could not write that either.
 std::string copy_of(std::span<const std::byte> archive, bool verify) {
-  const PlainValue value =
-      read_torch_archive(archive, nullptr, "input", {.verify_checksums = verify});
+  const PlainValue value = read_torch_archive(archive, nullptr, "input",
+                                              {.verify_checksums = verify, .skip_numpy = true});
   StringSink sink;
   try {
     write_torch_archive(value, sink);

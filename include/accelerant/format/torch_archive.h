@@ -52,6 +52,11 @@ struct TorchReadOptions {
   // The largest pickle that is read, in bytes. Reading one takes up to some hundred times its size of
   // memory if it was made for that. A tensor needs about 150 bytes. Default: 256 MiB.
   uint64_t max_pickle_bytes = uint64_t{256} << 20;
+
+  // Arrays, numbers and types of numpy become None, so that the rest of a file can be read: Accelerate's
+  // random_states_0.pkl has the state of numpy's generator in it. Default: false, they are refused, as
+  // every other class that is not on the list.
+  bool skip_numpy = false;
 };
 
 // What is in the file. Integers beyond 64 bits, sparse and quantised tensors, objects that contain
