@@ -25,6 +25,7 @@
 #include "accelerant/amp/unscale.h"
 #include "accelerant/checkpoint/load_model.h"
 #include "accelerant/checkpoint/save_model.h"
+#include "accelerant/checkpoint/save_tensors.h"
 #include "accelerant/checkpoint/training_files.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/error_report.h"

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "accelerant/core/error.h"
@@ -22,24 +21,6 @@ using format::PlainValue;
 using nlohmann::json;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// The archives of torch have two types that safetensors lacks.
-constexpr const char* kComplexHalf = "C32";
-constexpr const char* kComplexDouble = "C128";
-
-std::optional<c10::ScalarType> type_named(const std::string& name) {
-  if (name == kComplexHalf) return c10::ScalarType::ComplexHalf;
-  if (name == kComplexDouble) return c10::ScalarType::ComplexDouble;
-  const auto type = format::dtype_from_name(name);
-  return type ? torch_dtype(*type) : std::nullopt;
-}
-
-std::optional<std::string> name_of_type(c10::ScalarType type) {
-  if (type == c10::ScalarType::ComplexHalf) return kComplexHalf;
-  if (type == c10::ScalarType::ComplexDouble) return kComplexDouble;
-  const auto found = format_dtype(type);
-  return found ? std::optional(std::string(format::dtype_name(*found))) : std::nullopt;
-}
 
 json number_as_json(double number) {
   if (std::isfinite(number)) return number;
@@ -143,7 +124,7 @@ class TreeReader {
 }  // namespace
 
 at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where) {
-  const auto type = type_named(tensor.dtype);
+  const auto type = archive_type(tensor.dtype);
   if (!type) {
     throw Error(ErrorDetails{.problem = where + " has a tensor of a type that torch lacks",
                              .got = tensor.dtype});
@@ -165,13 +146,13 @@ at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where) 
   return copy;
 }
 
-format::PlainTensor plain_tensor(const at::Tensor& tensor, const std::string& where) {
+void require_plain(const at::Tensor& tensor, const std::string& where) {
   std::string got;
   if (!tensor.defined() || tensor.is_meta()) {
     got = "one without data";
   } else if (tensor.layout() != at::kStrided) {
     got = "one whose layout is " + c10::str(tensor.layout());
-  } else if (!name_of_type(tensor.scalar_type())) {
+  } else if (!archive_type_name(tensor.scalar_type())) {
     got = std::string("one of the type ") + c10::toString(tensor.scalar_type());
   }
   if (!got.empty()) {
@@ -179,12 +160,16 @@ format::PlainTensor plain_tensor(const at::Tensor& tensor, const std::string& wh
                              .expected = "a dense tensor of a type that Python's torch.save knows",
                              .got = got});
   }
+}
+
+format::PlainTensor plain_tensor(const at::Tensor& tensor, const std::string& where) {
+  require_plain(tensor, where);
   const auto plain =
       std::make_shared<at::Tensor>(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous());
   const auto storage = std::make_shared<format::PlainStorage>(
       std::span(static_cast<const std::byte*>(plain->const_data_ptr()), plain->nbytes()), plain);
-  return format::PlainTensor::contiguous(*name_of_type(tensor.scalar_type()), tensor.sizes().vec(),
-                                         storage);
+  return format::PlainTensor::contiguous(*archive_type_name(tensor.scalar_type()),
+                                         tensor.sizes().vec(), storage);
 }
 
 json json_of(const PlainValue& value, const std::string& where) {

@@ -15,8 +15,11 @@ namespace accelerant::checkpoint {
 // for a type that torch does not have, and for a damaged file.
 at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where);
 
+// An Error that begins with `where` if no file of torch.save that weights_only opens can hold the tensor.
+void require_plain(const at::Tensor& tensor, const std::string& where);
+
 // The tensor's elements in row-major order, on the CPU, as it is now if it has to be moved for that; otherwise
-// it is the tensor's own memory. An Error that begins with `where` if it cannot be stored.
+// it is the tensor's own memory. An Error as above.
 format::PlainTensor plain_tensor(const at::Tensor& tensor, const std::string& where);
 
 // Values as JSON. Whole numbers as keys become texts, tuples and sets lists, a tensor of one element its number;

@@ -1,20 +1,15 @@
 #include "accelerant/checkpoint/save_model.h"
 
-#include <c10/util/StringUtil.h>
-
-#include <memory>
+#include <span>
 #include <unordered_map>
-#include <utility>
 
 #include "accelerant/core/error.h"
 #include "accelerant/format/shard_index.h"
 #include "accelerant/format/shard_split.h"
-#include "accelerant/format/torch_archive.h"
 #include "checkpoint/file_writer.h"
 #include "checkpoint/model_folder.h"
-#include "checkpoint/safetensors_output.h"
 #include "checkpoint/shared_tensors.h"
-#include "checkpoint/tensor_dtype.h"
+#include "checkpoint/tensor_writer.h"
 #include "core/files.h"
 #include "tensor/module_state.h"
 
@@ -22,11 +17,10 @@ namespace accelerant {
 namespace {
 
 using checkpoint::FileWriter;
-using checkpoint::stored_type;
 
 uint64_t stored_bytes(const at::Tensor& tensor, const SaveModelOptions& options) {
   return static_cast<uint64_t>(tensor.numel()) *
-         c10::elementSize(stored_type(tensor, options.dtype));
+         c10::elementSize(checkpoint::stored_type(tensor, options.dtype));
 }
 
 // The tensors that go into files; which of them share memory matters where all names are stored.
@@ -52,36 +46,6 @@ format::ShardPlan plan_shards(const StateDict& stored,
   return plan;
 }
 
-StateDict tensors_of(const format::Shard& shard, const StateDict& state) {
-  StateDict tensors;
-  for (const std::string& name : shard.tensors) tensors.insert(name, state[name]);
-  return tensors;
-}
-
-void write_archive(const StateDict& tensors, const std::map<std::string, std::string>& aliases,
-                   std::optional<c10::ScalarType> dtype, format::ByteSink& sink) {
-  std::unordered_map<std::string, std::shared_ptr<const format::PlainStorage>> storages;
-  format::PlainDict dict;
-  dict.kind = format::PlainDictKind::ordered;
-  for (const auto& item : tensors) {
-    const std::string& name = item.key();
-    const at::Tensor& tensor = item.value();
-    const c10::ScalarType type = stored_type(tensor, dtype);
-    const auto alias = aliases.find(name);
-    auto& storage = storages[alias == aliases.end() ? name : alias->second];
-    if (!storage) {
-      const auto plain = std::make_shared<at::Tensor>(tensor.detach().to(type).cpu().contiguous());
-      storage = std::make_shared<format::PlainStorage>(
-          std::span(static_cast<const std::byte*>(plain->const_data_ptr()), plain->nbytes()),
-          plain);
-    }
-    dict.set(name, format::PlainTensor::contiguous(
-                       std::string(format::dtype_name(*checkpoint::format_dtype(type))),
-                       tensor.sizes().vec(), storage));
-  }
-  format::write_torch_archive(std::move(dict), sink);
-}
-
 SavedModel write_files(const std::string& folder, const StateDict& state,
                        const SaveModelOptions& options) {
   const auto distinct = checkpoint::distinct_tensors(state);
@@ -95,8 +59,9 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
   SavedModel saved{.total_size = plan.total_size};
   for (const format::Shard& shard : plan.shards) {
     FileWriter file(join_path(folder, shard.file));
-    const auto write = options.safe_serialization ? checkpoint::write_safetensors : write_archive;
-    write(tensors_of(shard, stored), distinct.aliases, options.dtype, file);
+    const auto write =
+        options.safe_serialization ? checkpoint::write_safetensors : checkpoint::write_archive;
+    write(shard.tensors, stored, distinct.aliases, options.dtype, file);
     file.finish();
     saved.files.push_back(shard.file);
   }
@@ -115,9 +80,8 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
 SavedModel save_model(const StateDict& state, const std::string& folder,
                       const SaveModelOptions& options) {
   format::parse_byte_size(options.max_shard_size);  // an Error before anything happens
-  for (const auto& item : state) {
+  for (const auto& item : state)
     checkpoint::require_storable(item.key(), item.value(), options.dtype);
-  }
   const std::string saving = checkpoint::begin_model(folder);
   SavedModel saved;
   try {

@@ -10,9 +10,9 @@
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors_file.h"
 #include "checkpoint/file_writer.h"
-#include "checkpoint/safetensors_output.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_dtype.h"
+#include "checkpoint/tensor_writer.h"
 #include "core/files.h"
 
 namespace accelerant::checkpoint {
@@ -90,7 +90,7 @@ void write_part(const StatePart& part, const CheckpointFolder& folder,
   if (!part.state.tensors.is_empty()) {
     const DistinctTensors distinct = distinct_tensors(part.state.tensors);
     write(tensor_file(part.name), [&](format::ByteSink& sink) {
-      write_safetensors(distinct.kept, distinct.aliases, std::nullopt, sink);
+      write_safetensors(distinct.kept.keys(), distinct.kept, distinct.aliases, std::nullopt, sink);
     });
   }
   if (part.state.values != nlohmann::json::object()) {

@@ -19,16 +19,20 @@
 
 namespace accelerant::format {
 
+struct UnpicklerOptions {
+  bool skip_numpy = false;  // what is of numpy becomes None
+  bool modules = false;     // modules of TorchScript become dicts of their attributes
+};
+
 class Unpickler {
  public:
   // Finds a storage by its key; it must have `size` bytes.
   using FindStorage = std::function<std::shared_ptr<const PlainStorage>(
       const std::string& key, const std::string& location, uint64_t size)>;
 
-  // Borrows the pickle. `where` begins messages, such as "model.pt: data.pkl". With `skip_numpy` what is of numpy
-  // becomes None.
+  // Borrows the pickle. `where` begins messages, such as "model.pt: data.pkl".
   Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage,
-            bool skip_numpy = false);
+            UnpicklerOptions options = {});
 
   // Runs the whole pickle. An Error names the byte at which it cannot go on.
   PlainValue load();
@@ -72,6 +76,7 @@ class Unpickler {
   void push_global(const std::string& module, const std::string& name);
   void push_stack_global();
   void push_storage();
+  void make_object();
   void build();
   void reduce();
   Node call(const GlobalNode& function, const std::vector<Ref>& arguments);
@@ -92,7 +97,7 @@ class Unpickler {
   std::span<const std::byte> pickle_;
   std::string where_;
   FindStorage find_storage_;
-  bool skip_numpy_;
+  UnpicklerOptions options_;
   ExpansionBudget budget_;
   std::size_t at_ = 0;
   std::size_t opcode_at_ = 0;

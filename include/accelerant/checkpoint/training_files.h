@@ -7,6 +7,8 @@
 //   save_python_scaler(scaler, "scaler.pt");
 //   load_python_scaler(scaler, "scaler.pt");
 //
+//   load_torch_optimizer(adamw, "optimizer.pt");            // of torch::save(adamw, "optimizer.pt") in C++
+//
 // Files are written whole or not at all, and Python opens them with torch.load(weights_only=True). Of a file that is
 // read nothing is executed. Everything in it is checked before anything is changed; an Error names the file and lists
 // what does not fit.
@@ -42,5 +44,9 @@ void save_python_scaler(const GradScaler& scaler, const std::string& path);
 
 // As GradScaler::load_state_dict: nothing happens when disabled, but for the file, which must be readable.
 void load_python_scaler(GradScaler& scaler, const std::string& path);
+
+// A file of libtorch's own torch::save(optimizer, path), since libtorch 1.5. Parameters are known by number there, too.
+// libtorch's torch::load takes states of other shapes and of other classes without a word; here they are an Error.
+void load_torch_optimizer(torch::optim::Optimizer& optimizer, const std::string& path);
 
 }  // namespace accelerant
