@@ -173,7 +173,7 @@ void PreemptionWatcher::decide() {
       update = 0;
       break;
     }
-    update = std::max(update, std::stoll(text) + 1);
+    update = std::max<int64_t>(update, std::stoll(text) + 1);
   }
   store_->set(kAgreement, std::to_string(update) + " " + text_of(*store_, kRequest));
 }
