@@ -69,10 +69,25 @@ bool Preemption::at_boundary() {
   // With uneven inputs processes make different numbers of updates, and only those with inputs come here.
   if (watcher_ && world_.groups().join != nullptr) return false;
   ++updates_;
-  if (watcher_ && watcher_->count_update()) await_agreement();
-  const bool is_time = watcher_ ? watcher_->is_time_to_save() : PreemptionSignals::received() != 0;
+  const bool is_time = is_time_to_save();
   if (is_time && !std::exchange(has_marked_, true)) mark_saving();
   return is_time;
+}
+
+bool Preemption::is_time_to_save() {
+  if (!watcher_) return PreemptionSignals::received() != 0;
+  Boundary boundary = watcher_->count_update();
+  if (boundary == Boundary::wait) {
+    await_agreement();
+    boundary = watcher_->boundary();
+  }
+  if (boundary == Boundary::too_late && !std::exchange(has_warned_, true)) {
+    const PreemptionAgreement request = watcher_->agreement().value();
+    log(LogLevel::warning,
+        c10::str(signal_name(request.signal), " asks rank ", request.rank,
+                 " to save and stop, but a process has ended its training: nothing is saved"));
+  }
+  return boundary == Boundary::save;
 }
 
 int Preemption::signal() const {
@@ -89,7 +104,7 @@ void Preemption::await_agreement() {
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     if (watcher_->await_agreement(std::clamp(left, milliseconds(0), milliseconds(250)))) break;
     const std::string failed = monitor == nullptr ? "" : monitor->who_has_failed(milliseconds(250));
-    if (!failed.empty()) refuse(world_, failed + "; look at the end of its output", true);
+    if (!failed.empty()) refuse(world_, failed + "; look at the output of these processes", true);
     if (left.count() <= 0) refuse(world_, missing_text(world_, *watcher_), false);
   }
   if (const std::string failure = watcher_->failure(); !failure.empty()) {
@@ -97,11 +112,6 @@ void Preemption::await_agreement() {
            "the store is lost, so the process that serves it has ended (" + c10d_message(failure) +
                "); look at the output of rank 0",
            true);
-  }
-  if (const auto agreement = watcher_->agreement(); agreement && agreement->update == 0) {
-    log(LogLevel::warning,
-        c10::str(signal_name(agreement->signal), " asks rank ", agreement->rank,
-                 " to save and stop, but a process has ended its training: nothing is saved"));
   }
 }
 

@@ -49,6 +49,7 @@ class Preemption {
   int64_t updates() const { return updates_; }
 
  private:
+  bool is_time_to_save();
   void await_agreement();
 
   const World& world_;
@@ -56,6 +57,7 @@ class Preemption {
   std::shared_ptr<PreemptionWatcher> watcher_;  // null with one process
   int64_t updates_ = 0;
   bool has_marked_ = false;
+  bool has_warned_ = false;
 };
 
 }  // namespace accelerant::dist

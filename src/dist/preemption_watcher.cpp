@@ -50,26 +50,31 @@ std::shared_ptr<PreemptionWatcher> PreemptionWatcher::start(c10::intrusive_ptr<c
 
 // --- The training -----------------------------------------------------------------------------------
 
-bool PreemptionWatcher::count_update() {
+Boundary PreemptionWatcher::boundary_locked() const {
+  if (!agreement_) return is_frozen_ ? Boundary::wait : Boundary::go_on;
+  if (agreement_->update == 0) return Boundary::too_late;
+  return updates_ >= agreement_->update ? Boundary::save : Boundary::go_on;
+}
+
+Boundary PreemptionWatcher::count_update() {
   const std::lock_guard lock(mutex_);
   ++updates_;
-  if (agreement_) return false;
   if (!is_frozen_ && local_signal_() != 0) {
-    if (!failure_.empty()) return true;  // nobody is left who could ask the others
+    if (!failure_.empty()) return Boundary::wait;  // in vain: nobody can ask the others any more
     hurries_ = true;
     changed_.notify_all();
   }
-  return is_frozen_;
+  return boundary_locked();
+}
+
+Boundary PreemptionWatcher::boundary() const {
+  const std::lock_guard lock(mutex_);
+  return boundary_locked();
 }
 
 bool PreemptionWatcher::await_agreement(milliseconds timeout) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, timeout, [&] { return agreement_ || !failure_.empty(); });
-}
-
-bool PreemptionWatcher::is_time_to_save() const {
-  const std::lock_guard lock(mutex_);
-  return agreement_ && agreement_->update > 0 && updates_ >= agreement_->update;
 }
 
 std::optional<PreemptionAgreement> PreemptionWatcher::agreement() const {

@@ -34,6 +34,14 @@ struct PreemptionAgreement {
   int64_t rank = 0;    // which process received it
 };
 
+// What a training does after an update.
+enum class Boundary {
+  go_on,
+  wait,     // for the agreement
+  save,     // and stop
+  too_late  // go on: there was a request, but a process has left
+};
+
 // Thread-safe. The thread of run() may outlive all others: a call on a store whose process is stopped does not
 // come back.
 class PreemptionWatcher {
@@ -51,14 +59,14 @@ class PreemptionWatcher {
 
   // --- For the training ---
 
-  // One more update is done. True: the training must not go on before await_agreement() has returned true.
-  bool count_update();
+  // One more update is done.
+  Boundary count_update();
 
   // False: nothing was agreed in this time. True without an agreement: there will be none, see failure().
   bool await_agreement(std::chrono::milliseconds timeout);
 
-  // Whether the update that was agreed on is done.
-  bool is_time_to_save() const;
+  // What to do now, without a further update.
+  Boundary boundary() const;
 
   std::optional<PreemptionAgreement> agreement() const;
 
@@ -73,6 +81,7 @@ class PreemptionWatcher {
   void stop(std::chrono::milliseconds timeout);
 
  private:
+  Boundary boundary_locked() const;
   void run();
   void look();
   void answer(const std::string& text);

@@ -12,6 +12,7 @@
 
 namespace {
 
+using accelerant::dist::Boundary;
 using accelerant::dist::PreemptionWatcher;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -43,10 +44,13 @@ class Ranks {
   // One more update; whether it is time to save.
   bool update(size_t i) {
     ++ranks_[i].updates;
-    if (ranks_[i].watcher->count_update()) {
-      EXPECT_TRUE(ranks_[i].watcher->await_agreement(seconds(60)));
+    PreemptionWatcher& watcher = *ranks_[i].watcher;
+    Boundary boundary = watcher.count_update();
+    if (boundary == Boundary::wait) {
+      EXPECT_TRUE(watcher.await_agreement(seconds(60)));
+      boundary = watcher.boundary();
     }
-    return ranks_[i].watcher->is_time_to_save();
+    return boundary == Boundary::save;
   }
 
  private:
@@ -91,6 +95,7 @@ TEST(PreemptionWatcherTest, NobodySavesOnceOneHasLeft) {
   for (size_t i : {0U, 1U}) {
     ASSERT_TRUE(ranks[i].watcher->await_agreement(seconds(60)));
     EXPECT_EQ(ranks[i].watcher->agreement()->update, 0);
+    EXPECT_EQ(ranks[i].watcher->count_update(), Boundary::too_late);
     for (int update = 0; update < 10; ++update) EXPECT_FALSE(ranks.update(i));
   }
 }
@@ -99,7 +104,7 @@ TEST(PreemptionWatcherTest, NamesThoseWhoHaveNotAnswered) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto watcher = PreemptionWatcher::start(
       store, 1, 4, [] { return SIGTERM; }, milliseconds(1));
-  while (!watcher->count_update()) std::this_thread::yield();
+  while (watcher->count_update() != Boundary::wait) std::this_thread::yield();
   EXPECT_FALSE(watcher->await_agreement(milliseconds(0)));
   std::vector<int64_t> missing;
   // Between the stop at the boundary and the answer.
