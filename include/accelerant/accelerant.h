@@ -31,6 +31,7 @@
 #include "accelerant/core/error_report.h"
 #include "accelerant/core/failpoint.h"
 #include "accelerant/core/log.h"
+#include "accelerant/core/preempted.h"
 #include "accelerant/data/batch_channel.h"
 #include "accelerant/data/collate.h"
 #include "accelerant/data/csv.h"
