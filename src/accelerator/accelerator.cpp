@@ -151,6 +151,8 @@ LoadedState Accelerator::load_state(const std::string& folder) {
   return core_->checkpoints.load(folder);
 }
 
+void Accelerator::stop_if_preempted() { core_->stop_if_preempted(); }
+
 StateHookHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
   return core_->checkpoints.add_save_hook(std::move(hook));
 }

@@ -19,6 +19,10 @@
 #include "accelerator/registry.h"
 #include "accelerator/training_progress.h"
 
+namespace accelerant::dist {
+class Preemption;
+}
+
 namespace accelerant::detail {
 
 class ModelState;
@@ -33,6 +37,7 @@ struct PreparedLoader {
 
 struct Core {
   explicit Core(AcceleratorOptions given);
+  ~Core();
 
   WindowRules window_rules() const;
 
@@ -57,6 +62,10 @@ struct Core {
 
   // A loop over a prepared loader begins or ends.
   void note_loop(data::LoaderState& loader, bool active);
+
+  // The work with a batch has ended. If the training is to stop, and an update has been made: saves, and throws
+  // Preempted.
+  void stop_if_preempted();
 
   // Of the prepared loaders, in the order of their preparation.
   std::vector<std::shared_ptr<data::LoaderState>> living_loaders() const;
@@ -94,6 +103,9 @@ struct Core {
 
   // Shared with the loops over epochs, which may outlive the Accelerator.
   std::shared_ptr<TrainingProgress> progress = std::make_shared<TrainingProgress>();
+
+  std::unique_ptr<dist::Preemption> preemption;  // null if signals are not watched
+  int64_t updates_seen_by_preemption = 0;
 
   Checkpoints checkpoints{*this};  // last, so that its saves end before the connections do
 };

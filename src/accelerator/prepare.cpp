@@ -140,7 +140,11 @@ data::Placement Accelerator::placement() const {
           .on_loop = [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState& loader,
                                                                  bool active) {
             if (const auto core = weak.lock()) core->note_loop(loader, active);
-          }};
+          },
+          .on_batch_end =
+              [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState&) {
+                if (const auto core = weak.lock()) core->stop_if_preempted();
+              }};
 }
 
 // Processes must go through the data in the same order, so all take the seed of the main one.

@@ -76,7 +76,7 @@ uint64_t tensor_bytes(const StatePart& part) {
 
 void require_storable(const StatePart& part) {
   for (const auto& item : part.state.tensors) {
-    require_storable(part.name + ": " + item.key(), item.value());
+    require_storable(part.name + ": " + item.key(), item.value(), std::nullopt);
   }
 }
 

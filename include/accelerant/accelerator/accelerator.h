@@ -55,6 +55,7 @@
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/checkpoint/save_model.h"
+#include "accelerant/checkpoint/save_tensors.h"
 #include "accelerant/data/loader.h"
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/join_options.h"
@@ -340,6 +341,16 @@ class Accelerator {
   SavedModel save_model(const ModelBase& model, const std::string& folder,
                         const SaveModelOptions& options = {}) const;
 
+  // A tensor, or tensors by name (StateDict, std::map), into one file: see checkpoint/save_tensors.h. The main process
+  // writes; the others wait for it, and get an Error if it fails.
+  template <class Tensors>
+  void save(const Tensors& tensors, const std::string& path,
+            const SaveTensorsOptions& options = {}) const {
+    main_process_first([&] {
+      if (is_main_process()) accelerant::save(tensors, path, options);
+    });
+  }
+
   // Parameters and buffers by name: the model's own tensors, not copies.
   StateDict get_state_dict(const ModelBase& model) const { return model.state_dict(); }
 
@@ -386,6 +397,11 @@ class Accelerator {
                object.load_state_dict(detail::from_named_state<Form>(state));
              }});
   }
+
+  // With project.save_on_preemption: if SIGTERM or SIGUSR1 has come, to any process, saves the state and throws
+  // Preempted (core/preempted.h), which ends the program with exit code 75 unless it is caught. Loops over prepared
+  // loaders do this by themselves after each update; it is for programs with other loops, in all processes.
+  void stop_if_preempted();
 
   StateHookHandle register_save_state_pre_hook(StateHook hook);
   StateHookHandle register_load_state_pre_hook(StateHook hook);
