@@ -1,5 +1,6 @@
 // Loading: finding a checkpoint, checking that it fits, and giving objects their state.
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
@@ -93,13 +94,17 @@ void require_whole_windows(const StateSource& source, int64_t num_processes) {
 }
 
 void load_parallel(Core& core, const NamedState& state) {
+  const at::NoGradGuard no_grad;
   const auto models = core.models.all();
   const json& saved = state.values.at("parallel");
   for (std::size_t i = 0; i < std::min(models.size(), saved.size()); ++i) {
     if (models[i]->parallel() == nullptr || saved[i].is_null()) continue;
-    const std::string prefix = "parallel." + std::to_string(i) + ".";
     models[i]->parallel()->load_state_dict(
-        {.values = saved[i], .tensors = with_prefix(state.tensors, prefix)});
+        {.values = saved[i], .tensors = with_prefix(state.tensors, parallel_prefix(i))});
+    const StateDict buffers = models[i]->module().named_buffers();
+    for (const auto& item : with_prefix(state.tensors, buffers_prefix(i))) {
+      if (const at::Tensor* buffer = buffers.find(item.key())) buffer->copy_(item.value());
+    }
   }
 }
 

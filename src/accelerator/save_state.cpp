@@ -48,19 +48,22 @@ class BetweenProcesses final : public checkpoint::Agreement {
   std::unique_ptr<dist::SideChannel> channel_;
 };
 
-// Who writes each of the parts that all processes have: the largest go first, each to the process that has least to
-// write so far. All processes come to the same result.
-std::vector<int64_t> spread(const std::vector<StatePart>& parts, int64_t num_processes) {
-  std::vector<std::size_t> order(parts.size());
+// Who writes each of the parts that all processes have. Models go to the first process, whose buffers are the ones that
+// count; of the rest the largest go first, each to the process that has least to write so far. All processes come to
+// the same result.
+std::vector<int64_t> spread(const std::vector<StatePart>& models,
+                            const std::vector<StatePart>& others, int64_t num_processes) {
+  std::vector<uint64_t> load(static_cast<std::size_t>(num_processes));
+  for (const StatePart& model : models) load[0] += tensor_bytes(model);
+  std::vector<std::size_t> order(others.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::stable_sort(order, std::ranges::greater(),
-                           [&](std::size_t i) { return tensor_bytes(parts[i]); });
-  std::vector<uint64_t> load(static_cast<std::size_t>(num_processes));
-  std::vector<int64_t> writers(parts.size());
+                           [&](std::size_t i) { return tensor_bytes(others[i]); });
+  std::vector<int64_t> writers(others.size());
   for (const std::size_t i : order) {
     const auto least = std::ranges::min_element(load);
     writers[i] = least - load.begin();
-    *least += tensor_bytes(parts[i]);
+    *least += tensor_bytes(others[i]);
   }
   return writers;
 }
@@ -207,23 +210,24 @@ std::vector<StateDict> Checkpoints::model_states(
 }
 
 std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) const {
-  const optim::ParameterNames names = names_of_parameters(core_);
-  std::vector<StatePart> shared;
-  const auto models = model_states(save_hooks_, path);
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    shared.push_back({.name = numbered("model", i), .state = {.tensors = models[i]}});
-  }
-  const auto optimizers = core_.optimizers.all();
-  for (std::size_t i = 0; i < optimizers.size(); ++i) {
-    shared.push_back({.name = numbered("optimizer", i),
-                      .state = optim::optimizer_state_dict(optimizers[i]->optimizer(), names)});
-  }
-  const std::vector<int64_t> writers = spread(shared, core_.environment.num_processes);
-
   const int64_t rank = core_.environment.process_index;
+  const optim::ParameterNames names = names_of_parameters(core_);
+  std::vector<StatePart> models;
+  for (StateDict& state : model_states(save_hooks_, path)) {
+    models.push_back({.name = numbered("model", models.size()), .state = {.tensors = state}});
+  }
+  std::vector<StatePart> optimizers;
+  for (const auto& optimizer : core_.optimizers.all()) {
+    optimizers.push_back({.name = numbered("optimizer", optimizers.size()),
+                          .state = optim::optimizer_state_dict(optimizer->optimizer(), names)});
+  }
+  const std::vector<int64_t> writers =
+      spread(models, optimizers, core_.environment.num_processes);
+
   std::vector<StatePart> parts;
-  for (std::size_t i = 0; i < shared.size(); ++i) {
-    if (writers[i] == rank) parts.push_back(std::move(shared[i]));
+  if (rank == 0) parts = std::move(models);
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    if (writers[i] == rank) parts.push_back(std::move(optimizers[i]));
   }
   // Called in every process: a state may be gathered from all of them.
   for (const CustomObject& object : custom_) {
@@ -278,7 +282,11 @@ NamedState Checkpoints::rank_state(const optim::ParameterNames& names) const {
     }
     const NamedState exchange = models[i]->parallel()->state_dict();
     parallel.push_back(exchange.values);
-    add_with_prefix(state.tensors, "parallel." + std::to_string(i) + ".", exchange.tensors);
+    add_with_prefix(state.tensors, parallel_prefix(i), exchange.tensors);
+    // Those of the first process are in the model. They differ until they are exchanged the next time.
+    if (core_.environment.process_index != 0) {
+      add_with_prefix(state.tensors, buffers_prefix(i), models[i]->module().named_buffers());
+    }
   }
   state.values["parallel"] = std::move(parallel);
   return state;

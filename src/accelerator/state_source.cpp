@@ -50,8 +50,9 @@ class OwnState final : public StateSource {
 
   std::optional<std::vector<std::string>> parameters_of_optimizer(
       std::size_t number) const override {
+    const json values = part(numbered("optimizer", number)).values;
     std::vector<std::string> names;
-    for (const json& group : part(numbered("optimizer", number)).values.at("param_groups")) {
+    for (const json& group : values.at("param_groups")) {
       for (const json& name : group.at("params")) names.push_back(name.get<std::string>());
     }
     return names;
@@ -155,6 +156,12 @@ std::string numbered(const std::string& stem, std::size_t number) {
 }
 
 std::string rank_part(int64_t rank) { return "rank_" + std::to_string(rank); }
+
+std::string parallel_prefix(std::size_t model) {
+  return "parallel." + std::to_string(model) + ".";
+}
+
+std::string buffers_prefix(std::size_t model) { return "buffers." + std::to_string(model) + "."; }
 
 std::string custom_part(const std::string& name) { return std::string(kCustomFolder) + name; }
 

@@ -79,6 +79,11 @@ std::unique_ptr<StateSource> open_state(const std::string& folder);
 std::string numbered(const std::string& stem, std::size_t number);
 std::string rank_part(int64_t rank);
 std::string custom_part(const std::string& name);
+
+// Of the tensors in the part of a process: how a model's gradients are exchanged, and its buffers.
+std::string parallel_prefix(std::size_t model);
+std::string buffers_prefix(std::size_t model);
+
 inline constexpr const char* kTrainerPart = "trainer";
 
 }  // namespace accelerant::detail

@@ -37,6 +37,10 @@ std::string told(F&& f) {
   }
 }
 
+std::string not_saved(const std::string& path, const std::string& why) {
+  return "The checkpoint " + path + " was not saved: " + why;
+}
+
 std::string failures_in(const std::vector<std::string>& answers) {
   std::string text;
   for (std::size_t rank = 0; rank < answers.size(); ++rank) {
@@ -146,7 +150,11 @@ void StateSaver::run(const SaveRequest& request) {
   std::string begun;
   if (is_first) {
     begun = told([&] {
-      CheckpointFolder(request.path, request.existing).begin();
+      try {
+        CheckpointFolder(request.path, request.existing).begin();
+      } catch (const std::exception& error) {
+        throw Error(not_saved(request.path, error.what()));
+      }
       return json{{"path", request.path}};
     });
   }
@@ -175,8 +183,9 @@ std::string StateSaver::conclude(const SaveRequest& request, const CheckpointFol
   if (failed.empty()) {
     const json committed = json::parse(told([&] {
       Manifest manifest{.content = request.content};
-      for (const std::string& answer : answers) {
-        for (const auto& [name, record] : json::parse(answer).at("files").items()) {
+      for (const std::string& text : answers) {
+        const json answer = json::parse(text);
+        for (const auto& [name, record] : answer.at("files").items()) {
           manifest.files[name] = {.size = record[0].get<uint64_t>(),
                                   .xxh3 = record[1].get<uint64_t>()};
         }
@@ -188,7 +197,7 @@ std::string StateSaver::conclude(const SaveRequest& request, const CheckpointFol
   }
   if (!failed.empty()) {
     folder.abandon();
-    return failure("The checkpoint " + folder.path() + " was not saved: " + failed);
+    return failure(not_saved(folder.path(), failed));
   }
   if (request.total_limit) {
     try {

@@ -208,7 +208,8 @@ NamedState DataParallel::state_dict() const {
   NamedState saved;
   saved.values = {{"buckets", json::array()},
                   {"rebuilt", order.is_rebuilt},
-                  {"order", names_of(state, order.arrival)}};
+                  {"order", names_of(state, order.arrival)},
+                  {"buffers_due", state.buffers_due}};
   for (const auto& bucket : order.buckets) {
     saved.values["buckets"].push_back(names_of(state, bucket));
   }
@@ -242,7 +243,7 @@ void DataParallel::load_state_dict(const NamedState& saved) {
   if (state.options.static_graph && has_graph) state.reducer->restore_graph(graph);
   state.graph_is_known = state.options.static_graph && has_graph;
   state.graph_is_followed = state.options.static_graph && is_followed;
-  state.buffers_due = true;
+  state.buffers_due = saved.values.value("buffers_due", true);
   state.armed_graph.reset();
   state.requested.reset();
   state.is_announced = false;

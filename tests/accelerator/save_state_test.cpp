@@ -322,7 +322,7 @@ TEST(Resume, ObjectsMayBePreparedOneByOne) {
   const auto loader = accelerator.prepare_data_loader(first.batches);
   const auto scheduler = accelerator.prepare_scheduler(decay);
   EXPECT_DOUBLE_EQ(static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options()).lr(),
-                   0.05);
+                   rate_of(first));
   first.step();
   accelerator.backward(model(torch::ones({1, 2})).sum());
   optimizer.step();

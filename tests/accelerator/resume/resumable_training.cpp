@@ -176,6 +176,7 @@ class Training {
     }
     accelerator_.wait_for_saves();
     finish("model", model);
+    if (!accelerator_.is_main_process()) return;  // whose object is the one that is saved
     std::fprintf(log_, "average = %a %a\n", average_.value, average_.history.sum().item<double>());
   }
 
