@@ -42,22 +42,26 @@ class SafetensorsModelFile final : public TensorFile {
 
 class ArchiveModelFile final : public TensorFile {
  public:
-  explicit ArchiveModelFile(const std::string& path) : TensorFile(path) {
+  // Of Python's torch.save: a dict of tensors.
+  static std::unique_ptr<TensorFile> of_python(const std::string& path) {
+    std::unique_ptr<ArchiveModelFile> file(new ArchiveModelFile(path));
     const PlainValue content = format::read_torch_archive(path);
-    if (content.kind() != PlainValue::Kind::dict) refuse(content, "");
+    if (content.kind() != PlainValue::Kind::dict) file->refuse(content, "");
     for (const format::PlainItem& item : content.as_dict().items) {
-      if (item.key.kind() != PlainValue::Kind::string) refuse(item.key, " as a key");
+      if (item.key.kind() != PlainValue::Kind::string) file->refuse(item.key, " as a key");
       if (item.value.kind() != PlainValue::Kind::tensor) {
-        refuse(item.value, " under the name '" + item.key.as_string() + "'");
+        file->refuse(item.value, " under the name '" + item.key.as_string() + "'");
       }
-      const format::PlainTensor& tensor = item.value.as_tensor();
-      const auto type = format::dtype_from_name(tensor.dtype);
-      tensors_.push_back({.name = item.key.as_string(),
-                          .type = type ? torch_dtype(*type) : std::nullopt,
-                          .type_name = tensor.dtype,
-                          .shape = tensor.shape});
-      contents_.emplace(item.key.as_string(), tensor);
+      file->add(item.key.as_string(), item.value.as_tensor());
     }
+    return file;
+  }
+
+  // Of torch::save in C++, or of TorchScript: the tensors of a module and of those in it.
+  static std::unique_ptr<TensorFile> of_module(const std::string& path) {
+    std::unique_ptr<ArchiveModelFile> file(new ArchiveModelFile(path));
+    file->add_all(format::read_module_archive(path), "");
+    return file;
   }
 
   void read(const StoredTensor& tensor, uint64_t offset, std::span<std::byte> target) override {
@@ -69,6 +73,27 @@ class ArchiveModelFile final : public TensorFile {
   }
 
  private:
+  using TensorFile::TensorFile;
+
+  void add(const std::string& name, const format::PlainTensor& tensor) {
+    tensors_.push_back({.name = name,
+                        .type = archive_type(tensor.dtype),
+                        .type_name = tensor.dtype,
+                        .shape = tensor.shape});
+    contents_.emplace(name, tensor);
+  }
+
+  void add_all(const PlainValue& module, const std::string& prefix) {
+    if (module.kind() == PlainValue::Kind::tensor) add(prefix, module.as_tensor());
+    // Other attributes, as whether it was training, are no weights.
+    if (module.kind() != PlainValue::Kind::dict) return;
+    for (const format::PlainItem& item : module.as_dict().items) {
+      if (item.key.kind() != PlainValue::Kind::string) continue;
+      add_all(item.value,
+              prefix.empty() ? item.key.as_string() : prefix + "." + item.key.as_string());
+    }
+  }
+
   [[noreturn]] void refuse(const PlainValue& value, const std::string& where) const {
     throw Error(
         ErrorDetails{.problem = path_ + " is not a saved model",
@@ -89,12 +114,9 @@ std::unique_ptr<TensorFile> open_tensor_file(const std::string& path) {
   if (path.ends_with(".safetensors")) return std::make_unique<SafetensorsModelFile>(path);
   switch (format::kind_of_archive(path)) {
     case format::ArchiveKind::python_state:
-      return std::make_unique<ArchiveModelFile>(path);
+      return ArchiveModelFile::of_python(path);
     case format::ArchiveKind::torchscript_or_cpp:
-      throw Error(ErrorDetails{.problem = path + " is not a file of weights",
-                               .expected = "safetensors, or a file of Python's torch.save",
-                               .got = "an archive of TorchScript, or of torch::save in C++",
-                               .hint = "load it with torch::load or torch::jit::load"});
+      return ArchiveModelFile::of_module(path);
     case format::ArchiveKind::legacy:
       throw Error(ErrorDetails{.problem = path + " is in the old format of torch.save",
                                .expected = "safetensors, or a file of torch.save since torch 1.6",

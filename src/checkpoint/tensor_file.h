@@ -44,7 +44,8 @@ class TensorFile {
   std::map<std::string, std::string> aliases_;
 };
 
-// A safetensors file, or one of Python's torch.save that holds a dict of tensors.
+// A safetensors file, one of Python's torch.save that holds a dict of tensors, or one of torch::save in C++ that holds
+// a module, of which the tensors are taken.
 std::unique_ptr<TensorFile> open_tensor_file(const std::string& path);
 
 }  // namespace accelerant::checkpoint

@@ -4,6 +4,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <cstdint>
+#include <memory>
+
 namespace accelerant::dist {
 
 class Join;
@@ -25,6 +28,10 @@ struct Groups {
   int64_t preemptions = 0;
 
   Join* join = nullptr;  // of uneven inputs, while it lasts
+
+  int64_t channels = 0;  // opened so far (side_channel.h)
+  // Tells threads beside the training whether the groups are still there.
+  std::shared_ptr<const int> life = std::make_shared<const int>(0);
 };
 
 }  // namespace accelerant::dist
