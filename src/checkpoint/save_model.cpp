@@ -70,7 +70,8 @@ void write_archive(const StateDict& tensors, const std::map<std::string, std::st
     const auto alias = aliases.find(name);
     auto& storage = storages[alias == aliases.end() ? name : alias->second];
     if (!storage) {
-      const auto plain = std::make_shared<at::Tensor>(tensor.detach().to(type).cpu().contiguous());
+      const auto plain = std::make_shared<at::Tensor>(
+          tensor.detach().resolve_conj().resolve_neg().to(type).cpu().contiguous());
       storage = std::make_shared<format::PlainStorage>(
           std::span(static_cast<const std::byte*>(plain->const_data_ptr()), plain->nbytes()),
           plain);
