@@ -137,10 +137,10 @@ data::Placement Accelerator::placement() const {
           .seed = given.seed,
           .workers = given.workers,
           .prefetch = given.prefetch,
-          .on_loop = [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState& loader,
-                                                                 bool active) {
-            if (const auto core = weak.lock()) core->note_loop(loader, active);
-          },
+          .on_loop =
+              [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState& loader, bool active) {
+                if (const auto core = weak.lock()) core->note_loop(loader, active);
+              },
           .on_batch_end =
               [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState&) {
                 if (const auto core = weak.lock()) core->stop_if_preempted();

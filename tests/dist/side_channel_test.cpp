@@ -246,7 +246,9 @@ void save_again_and_again(SideChannel& channel) {
 }
 
 accelerant::launch::RunRanksResult run_with(const std::string& failpoint, int count) {
-  return rank_test::run({.num_ranks = count, .environment = {{"ACCELERANT_FAILPOINT", failpoint}}});
+  return rank_test::run({.num_ranks = count,
+                         .grace = 30,  // the others should have the time to notice
+                         .environment = {{"ACCELERANT_FAILPOINT", failpoint}}});
 }
 
 // With main threads that exchange tensors until that fails, and then wait for the save.
@@ -294,7 +296,7 @@ TEST(SideChannel, ARankThatFailsIsNamed) {
       std::thread([] { throw accelerant::Error("there is no milk"); }).join();
     return save_again_and_again(*channel);
   }
-  const auto result = rank_test::run({.num_ranks = 3});
+  const auto result = rank_test::run({.num_ranks = 3, .grace = 30});
   expect_errors(result, 1);
   EXPECT_TRUE(contains(result.ranks[0].out, "channel: Rank 1 failed: there is no milk (saving)"));
   EXPECT_TRUE(contains(result.ranks[2].out, "there is no milk"));
