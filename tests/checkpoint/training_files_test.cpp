@@ -22,7 +22,7 @@ using accelerant::optim::ParameterNames;
 namespace nn = torch::nn;
 namespace to = torch::optim;
 
-nn::Sequential small_net() {
+nn::Sequential norm_net() {
   return nn::Sequential(nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Linear(4, 1));
 }
 
@@ -53,10 +53,10 @@ void write_text(const std::string& path, const std::string& text) {
 
 TEST(TorchSave, ModulesAreLoaded) {
   const TempFolder folder;
-  auto net = small_net();
+  auto net = norm_net();
   net->forward(torch::randn({6, 3}));
   torch::save(net, folder.path("net.pt"));
-  auto other = small_net();
+  auto other = norm_net();
   const auto loaded = load_checkpoint_in_model(other, folder.path("net.pt"));
   EXPECT_TRUE(loaded.missing.empty() && loaded.unexpected.empty());
   expect_same(*other, *net);
@@ -65,7 +65,7 @@ TEST(TorchSave, ModulesAreLoaded) {
 
 TEST(TorchSave, WhatDoesNotFitIsListedBeforeAnythingChanges) {
   const TempFolder folder;
-  torch::save(small_net(), folder.path("net.pt"));
+  torch::save(norm_net(), folder.path("net.pt"));
   nn::Sequential other(nn::Linear(3, 4), nn::BatchNorm1d(4), nn::Linear(4, 2), nn::Linear(2, 1));
   const auto before = other->parameters()[0].clone();
   const std::string message =
@@ -86,14 +86,14 @@ TEST(TorchSave, WhatDoesNotFitIsListedBeforeAnythingChanges) {
 template <class Optimizer, class Options>
 void expect_to_go_on(const Options& options) {
   const TempFolder folder;
-  auto net = small_net();
+  auto net = norm_net();
   Optimizer optimizer(net->parameters(), options);
   train(net, optimizer, 3);
   torch::save(net, folder.path("net.pt"));
   torch::save(optimizer, folder.path("optimizer.pt"));
   train(net, optimizer, 3);
 
-  auto other = small_net();
+  auto other = norm_net();
   Optimizer loaded(other->parameters(), Options(0.7));
   load_checkpoint_in_model(other, folder.path("net.pt"));
   load_torch_optimizer(loaded, folder.path("optimizer.pt"));
@@ -120,7 +120,7 @@ TEST(TorchSave, OptimizersWithSeveralGroups) {
     groups.emplace_back(std::vector<at::Tensor>(parameters.begin() + 2, parameters.end()));
     return to::Adam(groups, to::AdamOptions(2 * lr));
   };
-  auto net = small_net();
+  auto net = norm_net();
   auto optimizer = make(net, 0.125);
   train(net, optimizer, 2);
   torch::save(optimizer, folder.path("optimizer.pt"));
@@ -134,7 +134,7 @@ TEST(TorchSave, OptimizersWithSeveralGroups) {
 TEST(TorchSave, OptimizersThatDoNotFitStayAsTheyAre) {
   const TempFolder folder;
   const std::string path = folder.path("optimizer.pt");
-  auto net = small_net();
+  auto net = norm_net();
   to::Adam adam(net->parameters(), to::AdamOptions(0.5));
   train(net, adam, 1);
   torch::save(adam, path);
@@ -156,7 +156,7 @@ TEST(TorchSave, OptimizersThatDoNotFitStayAsTheyAre) {
 TEST(TorchSave, FilesThatAreNoOptimizer) {
   const TempFolder folder;
   const std::string path = folder.path("file.pt");
-  auto net = small_net();
+  auto net = norm_net();
   to::SGD sgd(net->parameters(), to::SGDOptions(0.1));
   const auto message = [&] { return whole_error_of([&] { load_torch_optimizer(sgd, path); }); };
   EXPECT_TRUE(contains(message(), path));  // there is none
@@ -178,7 +178,7 @@ TEST(TorchSave, FilesThatAreNoOptimizer) {
 TEST(PythonOptimizer, IsNamedInErrors) {
   const TempFolder folder;
   const std::string path = folder.path("optimizer.bin");
-  auto net = small_net();
+  auto net = norm_net();
   const ParameterNames names(net->named_parameters());
   to::SGD sgd(net->parameters(), to::SGDOptions(0.1));
   const auto message = [&] {
