@@ -22,6 +22,7 @@
 #include "accelerator/window_state.h"
 #include "checkpoint/rotation.h"
 #include "core/files.h"
+#include "dist/failure.h"
 #include "dist/side_channel.h"
 #include "tensor/state_prefix.h"
 
@@ -32,6 +33,16 @@ using checkpoint::SaveRequest;
 using checkpoint::StatePart;
 using nlohmann::json;
 
+// An exchange between processes fails when another process does, which is then to blame.
+template <class F>
+auto exchanged(F&& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    throw dist::ExchangeError(error.what(), error.what(), /*is_consequence=*/true);
+  }
+}
+
 class BetweenProcesses final : public checkpoint::Agreement {
  public:
   explicit BetweenProcesses(const dist::World& world)
@@ -39,9 +50,11 @@ class BetweenProcesses final : public checkpoint::Agreement {
 
   int64_t rank() const override { return rank_; }
   std::vector<std::string> collect(const std::string& mine) override {
-    return channel_->collect(mine);
+    return exchanged([&] { return channel_->collect(mine); });
   }
-  std::string announce(const std::string& text) override { return channel_->announce(text); }
+  std::string announce(const std::string& text) override {
+    return exchanged([&] { return channel_->announce(text); });
+  }
 
  private:
   int64_t rank_;

@@ -228,7 +228,10 @@ class RankGroup {
     bool failure = false;
     for (Member& member : members_) {
       if (member.ended || !collect(member)) continue;
-      member.result.stopped = !by_itself;
+      // Ranks that miss another may end before it is seen that it was killed: by somebody else, as we have only
+      // asked so far.
+      const bool was_killed = state_ == State::stopping && member.result.signal == SIGKILL;
+      member.result.stopped = !by_itself && !was_killed;
       failure = failure || member.result.failed();
       if (member.result.preempted() && by_itself && !next_step_at_) begin_grace();
       if (options_.notice_after && by_itself && member.result.exit_code == 0 && !notice_is_armed_) {
