@@ -101,7 +101,7 @@ void CheckpointFolder::commit(const Manifest& manifest) const {
 
 void CheckpointFolder::abandon() const noexcept {
   try {
-    remove_tree(staging_);
+    remove_staging();
   } catch (const std::exception&) {
     // It stays for the next begin(), which says why it cannot be removed.
   }
@@ -110,14 +110,18 @@ void CheckpointFolder::abandon() const noexcept {
 void CheckpointFolder::recover() const {
   if (path_exists(path_) || !path_exists(old_)) return;
   failpoint("checkpoint.before_recover");
-  rename_path(old_, path_);
+  try {
+    rename_path(old_, path_);
+  } catch (const Error&) {
+    if (!path_exists(path_) || path_exists(old_)) throw;  // else another process did it just now
+  }
   sync_folder(parent_);
   failpoint("checkpoint.recovered");
 }
 
 void CheckpointFolder::clear_leftovers() const {
   recover();
-  remove_tree(staging_);
+  remove_staging();
   if (path_exists(old_)) discard(old_);
   remove_tree(removed_);
 }
@@ -199,6 +203,14 @@ void CheckpointFolder::rename_back() const noexcept {
     recover();
   } catch (const std::exception&) {
   }
+}
+
+// It may be the checkpoint that was replaced, whole: it must not lose files before the disk knows that the new one
+// has its name.
+void CheckpointFolder::remove_staging() const {
+  if (!path_exists(staging_)) return;
+  sync_folder(parent_);
+  remove_tree(staging_);
 }
 
 // The save has succeeded by now. What cannot be removed is left to the next begin().

@@ -55,7 +55,8 @@ class CheckpointFolder {
   void abandon() const noexcept;
 
   // Puts `<target>.old.tmp` back where the target is missing: a process died between two renames, on a disk that
-  // cannot exchange two names at once. Call it before loading, too. Removes nothing.
+  // cannot exchange two names at once. Call it before loading, too, if no save is under way; several processes may do
+  // so at once. Removes nothing.
   void recover() const;
 
   // Recovers and removes everything that stands beside the target.
@@ -73,6 +74,7 @@ class CheckpointFolder {
   void put_in_place() const;
   void replace_by_two_renames() const;
   void rename_back() const noexcept;
+  void remove_staging() const;
   void remove_replaced() const;
   void discard(const std::string& folder) const;
 

@@ -4,11 +4,13 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "accelerant/core/error.h"
 #include "checkpoint/model_files.h"
+#include "checkpoint/model_loading.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
 #include "tensor/module_state.h"
@@ -132,18 +134,27 @@ void place_tensors(const StateDict& state, const LoadModelOptions& options) {
 
 }  // namespace
 
+checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
+                                                      const std::string& path,
+                                                      const LoadModelOptions& options) {
+  const auto files = std::make_shared<const ModelFiles>(ModelFiles::open(path));
+  Plan plan = make_plan(state, *files);
+  require_fit(plan, path, options.strict);
+  return {.names = plan.names, .load = [files, state, options, copies = std::move(plan.copies)] {
+            const at::NoGradGuard no_grad;
+            place_tensors(state, options);
+            TensorReader reader;
+            for (const Copy& copy : copies) {
+              reader.read(*copy.from.file, *copy.from.tensor, copy.target);
+            }
+          }};
+}
+
 LoadedModel load_checkpoint_in_model(const StateDict& state, const std::string& path,
                                      const LoadModelOptions& options) {
-  const ModelFiles files = ModelFiles::open(path);
-  Plan plan = make_plan(state, files);
-  require_fit(plan, path, options.strict);
-  const at::NoGradGuard no_grad;
-  place_tensors(state, options);
-  checkpoint::TensorReader reader;
-  for (const Copy& copy : plan.copies) {
-    reader.read(*copy.from.file, *copy.from.tensor, copy.target);
-  }
-  return plan.names;
+  const checkpoint::PreparedModel prepared = checkpoint::prepare_loading(state, path, options);
+  prepared.load();
+  return prepared.names;
 }
 
 LoadedModel load_checkpoint_in_model(torch::nn::Module& module, const std::string& path,

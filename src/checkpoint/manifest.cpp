@@ -70,7 +70,8 @@ void check_fields(const json& object, std::initializer_list<const char*> names,
 }
 
 void check_version(const json& whole, const std::string& source) {
-  const json format = whole.is_object() ? whole.value("format", json()) : whole;
+  if (!whole.is_object()) refuse(source, "an object", shown(whole));
+  const json format = whole.value("format", json());
   if (format != kManifestFormat) {
     refuse(source, "the format '" + std::string(kManifestFormat) + "'", shown(format));
   }

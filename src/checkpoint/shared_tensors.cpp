@@ -6,11 +6,14 @@
 namespace accelerant::checkpoint {
 namespace {
 
-using View = std::tuple<const void*, c10::ScalarType, std::vector<int64_t>, std::vector<int64_t>>;
+using View = std::tuple<const void*, c10::ScalarType, std::vector<int64_t>, std::vector<int64_t>,
+                        bool, bool>;
 
 View view_of(const at::Tensor& tensor) {
   return {tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(),
-          tensor.strides().vec()};
+          tensor.strides().vec(),
+          // The same memory, and yet other numbers.
+          tensor.is_conj(), tensor.is_neg()};
 }
 
 }  // namespace

@@ -20,7 +20,8 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
 
 void TensorReader::read(TensorFile& file, const StoredTensor& stored, const at::Tensor& target) {
   if (target.numel() == 0) return;
-  const bool as_stored = target.scalar_type() == *stored.type && target.is_contiguous();
+  const bool as_stored = target.scalar_type() == *stored.type && target.is_contiguous() &&
+                         !target.is_conj() && !target.is_neg();
   if (as_stored && target.is_cpu()) return file.read(stored, 0, bytes_of(target));
   if (as_stored && target.is_cuda()) return read_to_device(file, stored, target);
   const at::Tensor whole = at::empty(target.sizes(), at::TensorOptions().dtype(*stored.type));
@@ -57,7 +58,7 @@ void TensorReader::read_to_device(TensorFile& file, const StoredTensor& stored,
 
 void for_each_piece(const at::Tensor& tensor,
                     const std::function<void(std::span<const std::byte>)>& take) {
-  const at::Tensor plain = tensor.detach().cpu().contiguous();
+  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
   take({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
 }
 

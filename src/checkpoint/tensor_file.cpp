@@ -65,7 +65,8 @@ class ArchiveModelFile final : public TensorFile {
   }
 
   void read(const StoredTensor& tensor, uint64_t offset, std::span<std::byte> target) override {
-    if (tensor.name != rows_of_) {
+    if (rows_of_ != tensor.name) {
+      rows_of_.reset();  // the buffer is about to change, and that may fail
       rows_ = format::row_major_bytes(contents_.at(tensor.name), buffer_);
       rows_of_ = tensor.name;
     }
@@ -103,7 +104,7 @@ class ArchiveModelFile final : public TensorFile {
 
   std::unordered_map<std::string, format::PlainTensor> contents_;
   // The tensor that was read last, whose rows may have had to be gathered.
-  std::string rows_of_;
+  std::optional<std::string> rows_of_;
   std::span<const std::byte> rows_;
   std::vector<std::byte> buffer_;
 };

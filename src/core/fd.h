@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace accelerant {
@@ -26,8 +27,8 @@ class Fd {
   }
 
   // For files that were written: what the system says then may be an error of an earlier write. False if it
-  // is, with errno.
-  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
+  // is, with errno. A signal is no error: the descriptor is gone then, too.
+  bool close() { return ::close(std::exchange(fd_, -1)) == 0 || errno == EINTR; }
 
  private:
   int fd_ = -1;

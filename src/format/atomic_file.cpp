@@ -34,7 +34,7 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
 
 void AtomicFile::commit() {
   if (descriptor_ < 0) throw Error(path_ + ": the file was committed before");
-  if (::fsync(descriptor_) != 0) throw_system_error(path_ + " cannot be synced", errno);
+  if (!sync_fd(descriptor_)) throw_system_error(path_ + " cannot be synced", errno);
   rename_path(temporary_path_, path_);
   ::close(std::exchange(descriptor_, -1));
   sync_folder(folder_of(path_));

@@ -118,7 +118,7 @@ TEST(AcceleratorOptionsTest, TheLoggingFolderIsTheProjectsUnlessNamed) {
 }
 
 TEST(AcceleratorOptionsTest, Epochs) {
-  const Accelerator accelerator({.cpu = true});
+  Accelerator accelerator({.cpu = true});
   std::vector<int64_t> epochs;
   for (const auto epoch : accelerator.epochs(3)) epochs.push_back(epoch);
   EXPECT_EQ(epochs, (std::vector<int64_t>{0, 1, 2}));

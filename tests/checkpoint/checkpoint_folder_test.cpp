@@ -261,6 +261,16 @@ TEST_P(TwoRenames, RecoverPutsTheOldOneBackAndRemovesNothing) {
   EXPECT_EQ(entries(), (Names{"saved", "saved.tmp"}));
 }
 
+TEST_P(TwoRenames, SeveralMayRecoverAtOnce) {
+  ASSERT_EQ(rename(path_.c_str(), (path_ + ".old.tmp").c_str()), 0);
+  fail_at("checkpoint.before_recover:sleep=300");  // so that all have seen that it is missing
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] { EXPECT_NO_THROW(CheckpointFolder(path_).recover()); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(sample::fault_of(path_, 1), "");
+}
+
 TEST_P(TwoRenames, BeginRecoversBeforeItLooks) {
   ASSERT_EQ(rename(path_.c_str(), (path_ + ".old.tmp").c_str()), 0);
   EXPECT_TRUE(contains(error_of([&] { CheckpointFolder(path_).begin(); }), "one that exists"));

@@ -188,6 +188,40 @@ TEST(Disk, AFailedReplacementLeavesTheOldOne) {
   EXPECT_EQ(entries_of(folder.path()), Names{"saved"});
 }
 
+TEST(Disk, AReplacedCheckpointStaysUntilTheNewOneIsKnownToBeOnTheDisk) {
+  const TempFolder folder;
+  sample::save(folder.path("saved"), 1);
+  const CheckpointFolder next(folder.path("saved"), Existing::replace);
+  next.begin();
+  const Manifest manifest = sample::write_files(next, 2);
+  const system_calls::Scope calls(folder.path());
+  calls->unsyncable = ".";  // the folder above: a crash of the machine may undo the exchange
+  EXPECT_TRUE(contains(error_of([&] { next.commit(manifest); }), "Input/output error"));
+  next.abandon();
+  EXPECT_EQ(sample::fault_of(folder.path("saved"), 2), "");
+  EXPECT_EQ(sample::fault_of(folder.path("saved.tmp"), 1), "");
+  calls->unsyncable = "";
+  next.begin();
+  EXPECT_EQ(sample::fault_of(folder.path("saved"), 2), "");
+}
+
+TEST(Disk, WhatAnInterruptedSaveLeftIsRemovedAfterASync) {
+  const TempFolder folder;
+  CheckpointFolder(folder.path("saved")).begin();
+  folder.write("saved.tmp/model", "half");
+  const system_calls::Scope calls(folder.path());
+  CheckpointFolder(folder.path("saved")).begin();
+  EXPECT_EQ(calls->recorded, (Names{"sync .", "sync ."}));
+}
+
+TEST(Disk, ASignalDuringCloseIsNoFailure) {
+  const TempFolder folder;
+  const system_calls::Scope calls(folder.path());
+  FileWriter file(folder.path("file"));
+  calls->is_close_interrupted = true;
+  EXPECT_EQ(file.finish().size, 0U);
+}
+
 // --- Order ------------------------------------------------------------------------------------------
 
 // The records without writes, which are many; the last write of each file must come before its sync.

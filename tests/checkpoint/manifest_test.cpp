@@ -109,7 +109,8 @@ TEST(Manifest, WhatIsNotAsExpectedIsRefused) {
   in_file("xxh3", "00AB00000000CDEF", "16 digits");
   in_file("xxh3", "ab", "16 digits");
   in_file("more", 1, "no other fields");
-  for (const char* text : {"", "[]", "3", "null", "{}", "\"x\"", "{\"format\":", "\xff\xfe"}) {
+  for (const char* text : {"", "[]", "3", "null", "{}", "\"x\"", "\"accelerant-checkpoint\"",
+                           "{\"format\":", "\xff\xfe"}) {
     EXPECT_THROW(parse_manifest(text), accelerant::Error) << text;
   }
 }

@@ -79,6 +79,40 @@ TEST(SaveModel, FilesOfTheModelBeforeAreRemovedAndNoOthers) {
       (std::vector<std::string>{"config.json", "model-of-mine.safetensors", "model.safetensors"}));
 }
 
+// They are memory and a note that it means other numbers than it holds.
+TEST(SaveModel, ConjugateAndNegativeViewsAreSavedAndLoadedAsTheNumbersTheyAre) {
+  const auto numbers = torch::complex(torch::randn({3}), torch::randn({3}));
+  StateDict state;
+  state.insert("plain", numbers);
+  state.insert("conjugate", numbers.conj());
+  state.insert("negative", torch::imag(numbers.conj()));
+  ASSERT_TRUE(state["conjugate"].is_conj() && state["negative"].is_neg());
+  for (const bool safe : {true, false}) {
+    const TempFolder folder;
+    save_model(state, folder.path(), {.safe_serialization = safe});
+    StateDict loaded;
+    loaded.insert("plain", torch::zeros({3}, torch::kComplexFloat).conj());
+    loaded.insert("conjugate", torch::zeros({3}, torch::kComplexFloat));
+    loaded.insert("negative", torch::imag(torch::zeros({3}, torch::kComplexFloat).conj()));
+    load_checkpoint_in_model(loaded, folder.path());
+    for (const auto& item : state)
+      EXPECT_TRUE(torch::equal(item.value(), loaded[item.key()])) << item.key() << safe;
+  }
+}
+
+TEST(SaveModel, ATensorMayHaveAnEmptyName) {
+  StateDict state;
+  state.insert("", torch::randn({3}));
+  for (const bool safe : {true, false}) {
+    const TempFolder folder;
+    save_model(state, folder.path(), {.safe_serialization = safe});
+    StateDict loaded;
+    loaded.insert("", torch::zeros({3}));
+    load_checkpoint_in_model(loaded, folder.path());
+    EXPECT_TRUE(torch::equal(loaded[""], state[""])) << safe;
+  }
+}
+
 TEST(SaveModel, WhatCannotBeSavedIsSaidBeforeAnythingIsWritten) {
   const TempFolder folder;
   const auto refused = [&](const torch::Tensor& tensor, const std::string& part) {

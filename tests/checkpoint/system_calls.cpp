@@ -86,6 +86,12 @@ int fsync(int fd) {
   return waits_for_disk() ? static_cast<int>(::syscall(SYS_fsync, fd)) : 0;
 }
 
+int close(int fd) {
+  const bool fails = script().is_close_interrupted && in_root(fd);
+  const int result = static_cast<int>(::syscall(SYS_close, fd));
+  return fails ? fail(EINTR) : result;
+}
+
 int rename(const char* from, const char* to) noexcept {
   if (const auto path = in_root(to)) {
     if (ends_like(*path, script().unrenamable)) return fail(EIO);

@@ -1,5 +1,5 @@
 // Stands between the library and the system: a test sees in which order files are written, synced and renamed, and
-// can let calls fail. Linked into a program, these write(), fsync(), rename() and renameat2() take the place of
+// can let calls fail. Linked into a program, these write(), fsync(), close(), rename() and renameat2() take the place of
 // those of the C library.
 #pragma once
 
@@ -15,6 +15,7 @@ struct Script {
   std::string root = {};                   // nothing is changed or recorded while it is empty
   std::size_t largest_write = SIZE_MAX;    // one write takes so many bytes at most
   int interruptions = 0;                   // so many calls of write and fsync fail with EINTR first
+  bool is_close_interrupted = false;       // close closes, and fails with EINTR
   std::string unsyncable = {};             // fsync fails with EIO for paths that end like this
   std::string unrenamable = {};            // rename fails with EIO to paths that end like this
   std::vector<std::string> recorded = {};  // "write model", "sync .", "rename a b", "exchange a b"

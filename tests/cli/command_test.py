@@ -50,7 +50,7 @@ def test_help_tells_every_option_once_with_its_default():
     for option in ("num-processes", "num-machines", "machine-rank", "main-process-ip", "main-process-port",
                    "mixed-precision", "gradient-accumulation-steps", "cpu", "max-restarts", "log-dir", "tee",
                    "redirect", "monitor-interval", "standalone", "debug", "num-cpu-threads-per-process", "quiet",
-                   "grace", "run-id"):
+                   "grace", "saving-grace", "run-id"):
         assert len(re.findall(rf"^  --{option}\b", text, re.MULTILINE)) == 1, option
         assert "--" + option.replace("-", "_") not in text or "-" not in option
     for block in re.findall(r"^  --\S+ [A-Z]+ .*?(?=^  --|^$)", text, re.MULTILINE | re.DOTALL):

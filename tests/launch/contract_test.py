@@ -37,7 +37,7 @@ def test_environment_is_that_of_torchrun(tmp_path):
         added_by_us = set(our) - set(outside) - shells
         # The last is how torchrun hands an option of its own on.
         added_by_them = set(their) - set(outside) - shells - {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
-        assert added_by_us - {"ACCELERANT_MASTER_LISTEN_FD"} == added_by_them
+        assert added_by_us - {"ACCELERANT_MASTER_LISTEN_FD", "ACCELERANT_SAVING_FILE"} == added_by_them
         differing = {name for name in added_by_them if our[name] != their[name]}
         assert differing <= {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
                              "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS"}

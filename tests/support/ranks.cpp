@@ -44,6 +44,7 @@ accelerant::launch::RunRanksResult run(const Options& options) {
                   "--gtest_also_run_disabled_tests"},
       .num_processes = options.num_ranks,
       .timeout = std::chrono::duration<double>(options.timeout * timeout_scale()),
+      .grace = std::chrono::duration<double>(options.grace),
       .environment = options.environment};
   ranks.environment[kVariable] = test;
   // Variables of the outer test run that would write over its results or leave tests out.

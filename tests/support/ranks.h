@@ -32,7 +32,8 @@ inline int num_ranks() {
 
 struct Options {
   int num_ranks = 2;
-  double timeout = 60;                                  // seconds
+  double timeout = 60;  // seconds
+  double grace = 5;     // for the others when one has failed, seconds
   std::map<std::string, std::string> environment = {};  // besides that of the launcher
 };
 
