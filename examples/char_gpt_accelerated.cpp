@@ -16,11 +16,11 @@
 #include "common/documents.h"
 
 int main(int argc, char** argv) try {
-  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 300;
+  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 400;
   const std::string path = argc > 2 ? argv[2] : EXAMPLES_DATA_FOLDER "/field_guide.txt";
   const int64_t micro_batches = 2;  // per step
   const int64_t batch_size = 16;    // documents in a micro-batch
-  const double largest_rate = 2e-3;
+  const double largest_rate = 3e-3;
   const int64_t warmup = std::min<int64_t>(20, steps / 5 + 1);
 
   const examples::Documents documents(path);
@@ -30,7 +30,8 @@ int main(int argc, char** argv) try {
   torch::manual_seed(1 + static_cast<uint64_t>(accelerator.process_index()));
   const examples::GptOptions options{.vocabulary = documents.vocabulary().size()};
   examples::CharGpt net(options);
-  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(largest_rate));
+  torch::optim::AdamW adamw(net->parameters(),
+                            torch::optim::AdamWOptions(largest_rate).betas({0.9, 0.99}));
   auto cosine = accelerant::optim::cosine_with_warmup(adamw, {warmup, steps});
   auto [model, optimizer, scheduler] = accelerator.prepare(net, adamw, cosine);
 
@@ -63,8 +64,9 @@ int main(int argc, char** argv) try {
   }
 
   net->eval();
-  std::printf("\n%s\n",
-              examples::generate(net, documents.vocabulary(), "The ", 300, device).c_str());
+  const auto sample =
+      examples::generate(net, documents.vocabulary(), documents.beginning(2), 300, device);
+  std::printf("\n%s\n", sample.c_str());
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());
