@@ -27,6 +27,7 @@ Epochs Accelerator::epochs(int64_t count) {
     throw Error(ErrorDetails{
         .problem = "epochs() got a wrong number", .expected = "0 or more", .got = c10::str(count)});
   }
+  core_->checkpoints.finish_resume_if_all_are_there();
   const auto& progress = core_->progress;
   return {progress->begin_epochs(count), count, progress};
 }
@@ -110,7 +111,9 @@ void Accelerator::forget_everything() {
   core_->optimizers.clear();
   core_->schedulers.clear();
   core_->loaders.clear();
+  core_->prepared_loaders = 0;
   core_->accumulation.clear();
+  core_->checkpoints.forget();
   clear_device_cache();
 }
 
@@ -152,6 +155,8 @@ LoadedState Accelerator::load_state(const std::string& folder) {
 }
 
 void Accelerator::stop_if_preempted() { core_->stop_if_preempted(); }
+
+std::optional<LoadedState> Accelerator::resumed() const { return core_->checkpoints.resumed(); }
 
 StateHookHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
   return core_->checkpoints.add_save_hook(std::move(hook));

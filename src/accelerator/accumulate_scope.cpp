@@ -15,6 +15,7 @@ AccumulateScope::AccumulateScope(std::shared_ptr<detail::Core> core,
     : core_(std::move(core)),
       window_(core_->accumulation.window_of(std::move(models))),
       exceptions_at_entry_(std::uncaught_exceptions()) {
+  core_->checkpoints.finish_resume();
   const auto optimizers = concerned();
   for (const auto& optimizer : optimizers) optimizer->require_free_for(*window_);
   core_->accumulation.enter(window_, core_->window_rules(), core_->loader_progress());

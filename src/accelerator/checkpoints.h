@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,33 +47,48 @@ class Checkpoints {
   // Without a folder: the newest good one of the project.
   LoadedState load(const std::optional<std::string>& folder);
 
+  // Where the training was resumed from, if it was.
+  const std::optional<LoadedState>& resumed() const { return resumed_; }
+
   // Objects were prepared: if a training is resumed, they become what they were.
   void resume_prepared();
 
   // The training begins: what concerns all objects together becomes what it was. An Error if some were not prepared.
   void finish_resume();
 
+  // The same, as soon as all are: what comes now may be an evaluation in front of the training.
+  void finish_resume_if_all_are_there();
+
+  // A backward begins: no loop of the checkpoint is left to go on with.
+  void begin_backward();
+
+  // What was prepared, registered and loaded is of no interest any more.
+  void forget();
+
   // A loop over a prepared loader begins. One that was saved in its middle goes on with the random numbers it had.
   void begin_loop(const data::LoaderState& loader);
 
  private:
-  using Commit = std::function<void()>;  // changes an object; everything has been checked
-
   // What was loaded from, while objects that belong to it may still come.
   struct Resume {
     std::shared_ptr<const StateSource> source = {};
-    std::size_t models = 0;  // that have been loaded
-    std::size_t optimizers = 0;
-    std::size_t schedulers = 0;
-    std::size_t loaders = 0;
-    std::vector<std::string> custom = {};
+    // Numbers of those that have been loaded.
+    std::set<int64_t> models = {};
+    std::set<int64_t> optimizers = {};
+    std::set<int64_t> schedulers = {};
+    std::set<int64_t> loaders = {};
+  };
+
+  // A change, and what takes it back.
+  struct Change {
+    std::function<void()> apply = {};
+    std::function<void()> undo = {};  // empty: it does not fail
   };
 
   checkpoint::StateSaver& saver();
   int64_t take_number();
+  void require_all_processes() const;
   std::string checkpoints_folder() const;
-  std::vector<StateDict> model_states(const std::vector<std::shared_ptr<StateHook>>& hooks,
-                                      const std::string& folder) const;
 
   std::vector<checkpoint::StatePart> parts_to_write(const std::string& path) const;
   NamedState trainer_state() const;
@@ -84,7 +100,8 @@ class Checkpoints {
   void require_same_objects(const StateSource& source) const;
   void load_trainer(const StateSource& source);
   void load_rank(const StateSource& source);
-  void load_custom(const StateSource& source, const CustomObject& object, Resume& resume) const;
+  void load_custom(const StateSource& source, const CustomObject& object) const;
+  std::vector<Change> changes_of_models(Resume& resume) const;
   // Objects that have not been loaded yet; `all`: also optimizers whose models are missing.
   void load_objects(Resume& resume, bool all) const;
 
@@ -95,6 +112,7 @@ class Checkpoints {
   std::optional<int64_t> next_number_;
   bool looked_for_resume_ = false;
   std::optional<Resume> resume_;
+  std::optional<LoadedState> resumed_;
 
   // The loop that goes on, by its number among the loaders, and the random numbers it goes on with.
   std::optional<int64_t> loop_to_go_on_;

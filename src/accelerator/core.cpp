@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
 #include "accelerant/core/preempted.h"
 #include "accelerant/dist/collectives.h"
 #include "accelerator/optimizer_state.h"
@@ -133,13 +134,18 @@ void Core::stop_if_preempted() {
   if (!preemption || updates == updates_seen_by_preemption) return;
   updates_seen_by_preemption = updates;
   if (!preemption->at_boundary()) return;
+  try {
+    checkpoints.wait();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());  // of an earlier save: all the more is this one needed
+  }
   throw Preempted(preemption->signal(), checkpoints.save(std::nullopt, {}));
 }
 
-std::vector<std::shared_ptr<data::LoaderState>> Core::living_loaders() const {
-  std::vector<std::shared_ptr<data::LoaderState>> living;
+std::vector<Registry<data::LoaderState>::Numbered> Core::living_loaders() const {
+  std::vector<Registry<data::LoaderState>::Numbered> living;
   for (const PreparedLoader& loader : loaders) {
-    if (auto state = loader.state.lock()) living.push_back(std::move(state));
+    if (auto state = loader.state.lock()) living.push_back({loader.number, std::move(state)});
   }
   return living;
 }

@@ -30,6 +30,7 @@ class OptimizerState;
 class SchedulerState;
 
 struct PreparedLoader {
+  int64_t number = 0;                      // in the order of preparation
   std::shared_ptr<const void> original;    // kept, so that its address stays its own
   std::weak_ptr<data::LoaderState> state;  // of the prepared one
   std::any handle;                         // a data::Loader<Batch>::Weak
@@ -63,12 +64,11 @@ struct Core {
   // A loop over a prepared loader begins or ends.
   void note_loop(data::LoaderState& loader, bool active);
 
-  // The work with a batch has ended. If the training is to stop, and an update has been made: saves, and throws
-  // Preempted.
+  // If the training is to stop, and an update has been made: saves, and throws Preempted.
   void stop_if_preempted();
 
-  // Of the prepared loaders, in the order of their preparation.
-  std::vector<std::shared_ptr<data::LoaderState>> living_loaders() const;
+  // Those of the prepared loaders that are alive.
+  std::vector<Registry<data::LoaderState>::Numbered> living_loaders() const;
 
   // The prepared optimizers that own one of the tensors.
   std::vector<std::shared_ptr<OptimizerState>> owners_of(
@@ -79,6 +79,7 @@ struct Core {
   std::shared_ptr<dist::World> world;                 // connected with several processes
   std::shared_ptr<data::BatchChannel> batch_channel;  // null with one process
   int64_t placed_loaders = 0;                         // so far, the same in all processes
+  int64_t prepared_loaders = 0;                       // so far, since free_memory()
   GradScaler scaler;
   Accumulation accumulation;
   bool manual_sync = true;         // sync_gradients for optimizers outside of all windows

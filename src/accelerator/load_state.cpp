@@ -57,14 +57,29 @@ std::string newest_good(const std::string& folder) {
       .path;
 }
 
-void require_count(const std::string& path, const char* what, std::size_t saved,
-                   std::size_t prepared) {
+template <class T>
+std::set<int64_t> numbers_of(const std::vector<T>& numbered) {
+  std::set<int64_t> numbers;
+  for (const T& each : numbered) numbers.insert(each.number);
+  return numbers;
+}
+
+void require_same(const std::string& path, const char* what, const std::set<int64_t>& saved,
+                  const std::set<int64_t>& prepared) {
   if (saved == prepared) return;
-  throw Error(
-      ErrorDetails{.problem = path + " is the state of another program",
-                   .expected = std::to_string(saved) + " " + what + ", as in the checkpoint",
-                   .got = std::to_string(prepared) + " prepared",
-                   .hint = "prepare the same objects in the same order"});
+  std::string got = std::to_string(prepared.size()) + " prepared";
+  if (saved.size() == prepared.size()) got += ", with others among them that are gone";
+  throw Error(ErrorDetails{.problem = path + " is the state of another program",
+                           .expected = c10::str(saved.size(), " ", what, ", as in the checkpoint"),
+                           .got = got,
+                           .hint = "prepare the same objects in the same order"});
+}
+
+template <class Range>
+std::string list_of(const Range& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
+  return text.empty() ? "none" : text;
 }
 
 // Whether the models that the optimizer's parameters belong to are prepared, so that the parameters have names.
@@ -95,17 +110,24 @@ void require_whole_windows(const StateSource& source, int64_t num_processes) {
 
 void load_parallel(Core& core, const NamedState& state) {
   const at::NoGradGuard no_grad;
-  const auto models = core.models.all();
   const json& saved = state.values.at("parallel");
-  for (std::size_t i = 0; i < std::min(models.size(), saved.size()); ++i) {
-    if (models[i]->parallel() == nullptr || saved[i].is_null()) continue;
-    models[i]->parallel()->load_state_dict(
-        {.values = saved[i], .tensors = with_prefix(state.tensors, parallel_prefix(i))});
-    const StateDict buffers = models[i]->module().named_buffers();
-    for (const auto& item : with_prefix(state.tensors, buffers_prefix(i))) {
+  for (const auto& [number, model] : core.models.numbered()) {
+    const auto found = saved.find(std::to_string(number));
+    if (model->parallel() == nullptr || found == saved.end()) continue;
+    model->parallel()->load_state_dict(
+        {.values = *found, .tensors = with_prefix(state.tensors, parallel_prefix(number))});
+    const StateDict buffers = model->module().named_buffers();
+    for (const auto& item : with_prefix(state.tensors, buffers_prefix(number))) {
       if (const at::Tensor* buffer = buffers.find(item.key())) buffer->copy_(item.value());
     }
   }
+}
+
+LoadedState summary_of(const StateSource& source) {
+  const auto progress = source.progress();
+  return {.path = source.path(),
+          .epoch = progress ? progress->at("epoch").get<int64_t>() : 0,
+          .updates = source.updates()};
 }
 
 // Another stream of random numbers for each process, the same whenever the same checkpoint is loaded.
@@ -145,25 +167,19 @@ std::unique_ptr<StateSource> Checkpoints::source_to_resume() {
 
 void Checkpoints::require_same_objects(const StateSource& source) const {
   const StateSource::Contents saved = source.contents();
-  require_count(source.path(), "models", saved.models, core_.models.all().size());
-  require_count(source.path(), "optimizers", saved.optimizers, core_.optimizers.all().size());
-  require_count(source.path(), "schedules", saved.schedulers, core_.schedulers.all().size());
-  if (saved.loaders) {
-    require_count(source.path(), "loaders", *saved.loaders, core_.living_loaders().size());
-  }
+  require_same(source.path(), "models", saved.models, numbers_of(core_.models.numbered()));
+  require_same(source.path(), "optimizers", saved.optimizers,
+               numbers_of(core_.optimizers.numbered()));
+  require_same(source.path(), "schedules", saved.schedulers,
+               numbers_of(core_.schedulers.numbered()));
+  // Not so with loaders: those of an evaluation come and go.
   if (!saved.custom) return;
-  std::vector<std::string> registered;
-  for (const CustomObject& object : custom_) registered.push_back(object.name);
-  std::ranges::sort(registered);
+  std::set<std::string> registered;
+  for (const CustomObject& object : custom_) registered.insert(object.name);
   if (registered == *saved.custom) return;
-  const auto list = [](const std::vector<std::string>& names) {
-    std::string text;
-    for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
-    return text.empty() ? "none" : text;
-  };
   throw Error(ErrorDetails{.problem = source.path() + " is the state of another program",
-                           .expected = "registered for checkpointing: " + list(*saved.custom),
-                           .got = list(registered)});
+                           .expected = "registered for checkpointing: " + list_of(*saved.custom),
+                           .got = list_of(registered)});
 }
 
 LoadedState Checkpoints::load(const std::optional<std::string>& folder) {
@@ -171,102 +187,139 @@ LoadedState Checkpoints::load(const std::optional<std::string>& folder) {
   looked_for_resume_ = true;
   resume_.reset();
   Resume loading{.source = find_source(folder)};
+  const StateSource& source = *loading.source;
   in_all(*core_.world, [&] {
-    require_same_objects(*loading.source);
-    require_whole_windows(*loading.source, core_.environment.num_processes);
+    require_same_objects(source);
+    require_whole_windows(source, core_.environment.num_processes);
     load_objects(loading, /*all=*/true);
   });
-  for (const CustomObject& object : custom_) load_custom(*loading.source, object, loading);
-  load_trainer(*loading.source);
-  load_rank(*loading.source);
-  const auto progress = loading.source->progress();
-  return {.path = loading.source->path(),
-          .epoch = progress ? progress->at("epoch").get<int64_t>() : 0,
-          .updates = loading.source->updates()};
+  in_all(*core_.world, [&] {
+    for (const CustomObject& object : custom_) load_custom(source, object);
+    load_trainer(source);
+    load_rank(source);
+  });
+  return summary_of(source);
+}
+
+std::vector<Checkpoints::Change> Checkpoints::changes_of_models(Resume& resume) const {
+  const StateSource& source = *resume.source;
+  const std::set<int64_t> saved = source.contents().models;
+  std::vector<int64_t> numbers;
+  std::vector<StateDict> states;
+  for (const auto& [number, model] : core_.models.numbered()) {
+    if (!saved.contains(number) || !resume.models.insert(number).second) continue;
+    numbers.push_back(number);
+    states.push_back(model->module().state_dict());
+  }
+  if (numbers.empty()) return {};
+  std::vector<std::size_t> sizes;
+  for (const StateDict& state : states) sizes.push_back(state.size());
+  for (const auto& hook : load_hooks_) {
+    if (*hook) (*hook)(states, source.path());
+  }
+  std::vector<Change> changes;
+  for (std::size_t i = 0; i < std::min(numbers.size(), states.size()); ++i) {
+    if (states[i].is_empty() && sizes[i] > 0) continue;
+    // What a hook has taken out may well be in the file.
+    const LoadModelOptions options{.strict = states[i].size() == sizes[i]};
+    changes.push_back(
+        {checkpoint::prepare_loading(states[i], source.model_path(numbers[i]), options).load});
+  }
+  return changes;
 }
 
 // Everything is checked first and changed then.
 void Checkpoints::load_objects(Resume& resume, bool all) const {
+  Resume loaded = resume;
   const StateSource& source = *resume.source;
   const StateSource::Contents saved = source.contents();
-  std::vector<Commit> commits;
-
-  const auto schedulers = core_.schedulers.all();
-  std::size_t scheduler = resume.schedulers;
-  for (; scheduler < std::min(schedulers.size(), saved.schedulers); ++scheduler) {
-    auto& schedule = schedulers[scheduler]->schedule();
-    commits.push_back([&schedule, state = source.scheduler(scheduler, schedule.state_dict())] {
-      schedule.load_state_dict(state);
-    });
+  std::vector<Change> changes;
+  for (const auto& [number, scheduler] : core_.schedulers.numbered()) {
+    if (!saved.schedulers.contains(number) || !loaded.schedulers.insert(number).second) continue;
+    const auto set = [scheduler = scheduler](const json& state) {
+      scheduler->schedule().load_state_dict(state);
+    };
+    const json before = scheduler->schedule().state_dict();
+    changes.push_back({[set, state = source.scheduler(number, before)] { set(state); },
+                       [set, before] { set(before); }});
   }
-  const auto loaders = core_.living_loaders();
-  std::size_t loader = resume.loaders;
-  for (; loader < std::min(loaders.size(), saved.loaders.value_or(0)); ++loader) {
-    commits.push_back([target = loaders[loader], state = source.loader(loader)] {
-      target->load_state_dict(state);
-      if (state.contains("trained")) target->skip_loop();
-    });
+  for (const auto& [number, loader] : core_.living_loaders()) {
+    if (!saved.loaders.contains(number) || !loaded.loaders.insert(number).second) continue;
+    const auto set = [loader = loader](const json& state) {
+      loader->load_state_dict(state);
+      if (state.contains("trained")) loader->skip_loop();
+    };
+    changes.push_back({[set, state = source.loader(number)] { set(state); },
+                       [set, before = loader->state_dict()] { set(before); }});
   }
-  const auto models = model_states(load_hooks_, source.path());
-  std::size_t model = resume.models;
-  for (; model < std::min(models.size(), saved.models); ++model) {
-    commits.push_back(checkpoint::prepare_loading(models[model], source.model_path(model)).load);
-  }
+  const auto models = changes_of_models(loaded);
+  changes.insert(changes.end(), models.begin(), models.end());
   const optim::ParameterNames names = names_of_parameters(core_);
-  const auto optimizers = core_.optimizers.all();
-  std::size_t optimizer = resume.optimizers;
-  for (; optimizer < std::min(optimizers.size(), saved.optimizers); ++optimizer) {
-    torch::optim::Optimizer& target = optimizers[optimizer]->optimizer();
-    if (!all && !has_its_models(target, names, source.parameters_of_optimizer(optimizer))) break;
-    commits.push_back(
-        optim::prepare_loading(target, names, source.optimizer(optimizer, target, names)));
+  for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
+    if (!saved.optimizers.contains(number) || loaded.optimizers.contains(number)) continue;
+    torch::optim::Optimizer& target = optimizer->optimizer();
+    if (!all && !has_its_models(target, names, source.parameters_of_optimizer(number))) continue;
+    loaded.optimizers.insert(number);
+    changes.push_back(
+        {optim::prepare_loading(target, names, source.optimizer(number, target, names))});
   }
-  for (const Commit& commit : commits) commit();
-  resume.schedulers = scheduler;
-  resume.loaders = loader;
-  resume.models = model;
-  resume.optimizers = optimizer;
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    try {
+      changes[i].apply();
+    } catch (...) {
+      while (i-- > 0) {
+        if (changes[i].undo) changes[i].undo();
+      }
+      throw;
+    }
+  }
+  resume = std::move(loaded);
 }
 
-void Checkpoints::load_custom(const StateSource& source, const CustomObject& object,
-                              Resume& resume) const {
+void Checkpoints::load_custom(const StateSource& source, const CustomObject& object) const {
   const auto saved = source.contents().custom;
   if (!saved) return;
-  if (std::ranges::find(*saved, object.name) == saved->end()) {
+  if (!saved->contains(object.name)) {
     throw Error(ErrorDetails{.problem = source.path() + " is the state of another program",
                              .expected = "an object '" + object.name + "' in the checkpoint",
                              .got = "a checkpoint without it"});
   }
   NamedState state = source.custom(object.name);
   if (state.values.is_null()) state.values = json::object();
+  // Those in the file cannot be written to.
+  for (auto& item : state.tensors) item.value() = item.value().clone();
   object.load(state);
-  resume.custom.push_back(object.name);
 }
 
 void Checkpoints::load_trainer(const StateSource& source) {
+  core_.settle_scaler();  // what it has seen of gradients is past
   if (const auto scaler = source.scaler()) core_.scaler.load_state_dict(*scaler);
   if (const auto progress = source.progress()) core_.progress->load_state_dict(*progress);
-  core_.updates = source.updates();
+  core_.updates = core_.updates_seen_by_preemption = source.updates();
 }
 
 void Checkpoints::load_rank(const StateSource& source) {
   const dist::Environment& environment = core_.environment;
   const bool same_processes = source.num_processes() == environment.num_processes;
   const NamedState state = source.rank(same_processes ? environment.process_index : 0);
+  const bool has_windows = same_processes && state.values.contains("windows");
+  load_windows(core_, names_of_parameters(core_),
+               has_windows ? state : NamedState{.values = {{"windows", json::array()}}});
+  if (has_windows) load_parallel(core_, state);
+
   const StateDict random = with_prefix(state.tensors, "random.");
+  loop_to_go_on_.reset();
+  if (random.is_empty()) return;
   if (!same_processes) {
     log_on_main(LogLevel::warning,
                 c10::str(source.path(), " was saved by ", source.num_processes(),
                          " processes: the samples go on where they were, random numbers are new"));
     derive_random_numbers(random, environment.process_index);
-    loop_to_go_on_.reset();
     return;
   }
-  if (state.values.contains("windows")) {
-    load_windows(core_, names_of_parameters(core_), state);
-    load_parallel(core_, state);
+  for (const std::string& name : RandomState{.tensors = random}.restore()) {
+    log_on_main(LogLevel::info, "random numbers of " + name + " are not restored: it is not here");
   }
-  RandomState{.tensors = random}.restore();
   loop_to_go_on_ = source.running_loader();
   random_of_loop_ = RandomState::capture().tensors;
 }
@@ -275,12 +328,14 @@ void Checkpoints::resume_prepared() {
   if (!looked_for_resume_) {
     looked_for_resume_ = true;
     if (auto source = source_to_resume()) {
-      in_all(*core_.world,
-             [&] { require_whole_windows(*source, core_.environment.num_processes); });
+      in_all(*core_.world, [&] {
+        require_whole_windows(*source, core_.environment.num_processes);
+        load_trainer(*source);
+        for (const CustomObject& object : custom_) load_custom(*source, object);
+      });
       log_on_main(LogLevel::info, "resuming from " + source->path());
-      load_trainer(*source);
+      resumed_ = summary_of(*source);
       resume_ = Resume{.source = std::move(source)};
-      for (const CustomObject& object : custom_) load_custom(*resume_->source, object, *resume_);
     }
   }
   if (!resume_) return;
@@ -289,21 +344,45 @@ void Checkpoints::resume_prepared() {
 
 void Checkpoints::finish_resume() {
   if (!resume_) return;
-  Resume resume = std::move(*resume_);
+  load_objects(*resume_, /*all=*/true);
+  require_same_objects(*resume_->source);
+  load_rank(*resume_->source);
   resume_.reset();
-  load_objects(resume, /*all=*/true);
-  require_same_objects(*resume.source);
-  load_rank(*resume.source);
+}
+
+void Checkpoints::finish_resume_if_all_are_there() {
+  if (!resume_) return;
+  const StateSource::Contents saved = resume_->source->contents();
+  const bool all = saved.models == resume_->models && saved.optimizers == resume_->optimizers &&
+                   saved.schedulers == resume_->schedulers &&
+                   (!saved.custom || saved.custom->size() == custom_.size());
+  if (all) finish_resume();
 }
 
 void Checkpoints::begin_loop(const data::LoaderState& loader) {
-  finish_resume();
+  finish_resume_if_all_are_there();
   if (!loop_to_go_on_) return;
-  const auto loaders = core_.living_loaders();
-  const auto number = static_cast<std::size_t>(*loop_to_go_on_);
-  if (number >= loaders.size() || loaders[number].get() != &loader) return;
+  for (const auto& [number, living] : core_.living_loaders()) {
+    if (number != *loop_to_go_on_ || living.get() != &loader) continue;
+    loop_to_go_on_.reset();
+    RandomState{.tensors = std::exchange(random_of_loop_, StateDict())}.restore();
+  }
+}
+
+void Checkpoints::begin_backward() {
+  finish_resume();
   loop_to_go_on_.reset();
-  RandomState{.tensors = std::exchange(random_of_loop_, StateDict())}.restore();
+  core_.progress->note_backward();
+}
+
+void Checkpoints::forget() {
+  wait();
+  resume_.reset();
+  looked_for_resume_ = false;
+  loop_to_go_on_.reset();
+  custom_.clear();
+  resumed_.reset();
+  *core_.progress = TrainingProgress();
 }
 
 }  // namespace accelerant::detail

@@ -129,6 +129,7 @@ ModelState::~ModelState() {
 
 ForwardScope::ForwardScope(ModelState& state) : state_(state) {
   const auto core = state.core();
+  core->checkpoints.finish_resume_if_all_are_there();
   if (dist::DataParallel* parallel = state.parallel()) {
     is_parallel_ = true;
     synchronises_ = state.synchronises(*core);

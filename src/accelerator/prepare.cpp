@@ -142,8 +142,12 @@ data::Placement Accelerator::placement() const {
                 if (const auto core = weak.lock()) core->note_loop(loader, active);
               },
           .on_batch_end =
-              [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState&) {
-                if (const auto core = weak.lock()) core->stop_if_preempted();
+              [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState& loader) {
+                const auto core = weak.lock();
+                // An evaluation inside of the training is not the place to go on from.
+                if (core && core->progress->is_training_with(loader, core->backwards)) {
+                  core->stop_if_preempted();
+                }
               }};
 }
 
@@ -172,8 +176,10 @@ const std::any* Accelerator::find_loader(const void* original) const {
 void Accelerator::add_loader(std::shared_ptr<const void> original,
                              const std::shared_ptr<data::LoaderState>& state, std::any handle) {
   std::erase_if(core_->loaders, [&](const auto& loader) { return loader.original == original; });
-  core_->loaders.push_back(
-      {.original = std::move(original), .state = state, .handle = std::move(handle)});
+  core_->loaders.push_back({.number = core_->prepared_loaders++,
+                            .original = std::move(original),
+                            .state = state,
+                            .handle = std::move(handle)});
   core_->checkpoints.resume_prepared();
 }
 

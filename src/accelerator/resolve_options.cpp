@@ -139,6 +139,11 @@ void resolve_resume(ProjectOptions& project) {
   if (!project.save_on_preemption) {
     project.save_on_preemption = !project.dir.empty() && *project.resume != "no";
   }
+  if (*project.save_on_preemption && project.dir.empty()) {
+    throw Error(ErrorDetails{.problem = "project.save_on_preemption needs a place to save to",
+                             .expected = "project.dir",
+                             .got = "none"});
+  }
 }
 
 void require_at_least(int64_t least, const std::optional<int64_t>& value, const char* name) {

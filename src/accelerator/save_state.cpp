@@ -81,6 +81,19 @@ std::vector<int64_t> spread(const std::vector<StatePart>& models,
   return writers;
 }
 
+// A hook sees the tensors of all models and may take some out.
+void call_hooks(const std::vector<std::shared_ptr<StateHook>>& hooks, const std::string& path,
+                std::vector<StatePart>& models) {
+  std::vector<StateDict> states;
+  for (const StatePart& model : models) states.push_back(model.state.tensors);
+  for (const auto& hook : hooks) {
+    if (*hook) (*hook)(states, path);
+  }
+  for (std::size_t i = 0; i < std::min(models.size(), states.size()); ++i) {
+    models[i].state.tensors = states[i];
+  }
+}
+
 std::string now() {
   const std::time_t seconds = std::time(nullptr);
   std::tm utc = {};
@@ -106,9 +119,9 @@ const char* name_of_precision(Precision precision) {
 
 optim::ParameterNames names_of_parameters(const Core& core) {
   optim::ParameterNames names;
-  const auto models = core.models.all();
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    names.add(models[i]->module().named_parameters(), i == 0 ? "" : numbered("model", i) + ".");
+  for (const auto& [number, model] : core.models.numbered()) {
+    names.add(model->module().named_parameters(),
+              number == 0 ? "" : numbered("model", number) + ".");
   }
   return names;
 }
@@ -134,7 +147,7 @@ void Checkpoints::add_custom(CustomObject object) {
                              .got = "'" + object.name + "' twice"});
   }
   custom_.push_back(std::move(object));
-  if (resume_) load_custom(*resume_->source, custom_.back(), *resume_);
+  if (resume_) load_custom(*resume_->source, custom_.back());
 }
 
 StateHookHandle Checkpoints::add_save_hook(StateHook hook) {
@@ -181,9 +194,24 @@ int64_t Checkpoints::take_number() {
   return (*next_number_)++;
 }
 
+void Checkpoints::require_all_processes() const {
+  if (core_.joining) {
+    throw Error(ErrorDetails{.problem = "The state cannot be saved inside join_uneven_inputs()",
+                             .expected = "all processes, each with its part",
+                             .got = "a loop that some of them may have ended",
+                             .hint = "save in front of it or behind it"});
+  }
+  if (core_.environment.use_distributed() && !core_.world->is_connected()) {
+    throw Error(ErrorDetails{.problem = "The state cannot be saved after end_training()",
+                             .expected = "processes that are connected",
+                             .got = "connections that have ended"});
+  }
+}
+
 std::string Checkpoints::save(const std::optional<std::string>& folder,
                               const SaveStateOptions& options) {
   finish_resume();
+  require_all_processes();
   SaveRequest request;
   if (folder) {
     request.path = *folder;
@@ -212,31 +240,24 @@ std::string Checkpoints::save(const std::optional<std::string>& folder,
   return path;
 }
 
-std::vector<StateDict> Checkpoints::model_states(
-    const std::vector<std::shared_ptr<StateHook>>& hooks, const std::string& folder) const {
-  std::vector<StateDict> states;
-  for (const auto& model : core_.models.all()) states.push_back(model->module().state_dict());
-  for (const auto& hook : hooks) {
-    if (*hook) (*hook)(states, folder);
-  }
-  return states;
-}
-
 std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) const {
   const int64_t rank = core_.environment.process_index;
   const optim::ParameterNames names = names_of_parameters(core_);
   std::vector<StatePart> models;
-  for (StateDict& state : model_states(save_hooks_, path)) {
-    models.push_back({.name = numbered("model", models.size()), .state = {.tensors = state}});
+  for (const auto& [number, model] : core_.models.numbered()) {
+    models.push_back(
+        {.name = numbered("model", number), .state = {.tensors = model->module().state_dict()}});
   }
   std::vector<StatePart> optimizers;
-  for (const auto& optimizer : core_.optimizers.all()) {
-    optimizers.push_back({.name = numbered("optimizer", optimizers.size()),
+  for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
+    optimizers.push_back({.name = numbered("optimizer", number),
                           .state = optim::optimizer_state_dict(optimizer->optimizer(), names)});
   }
+  // Before the hooks, which may do different things in different processes.
   const std::vector<int64_t> writers = spread(models, optimizers, core_.environment.num_processes);
 
   std::vector<StatePart> parts;
+  call_hooks(save_hooks_, path, models);
   if (rank == 0) parts = std::move(models);
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     if (writers[i] == rank) parts.push_back(std::move(optimizers[i]));
@@ -257,23 +278,26 @@ std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) cons
 }
 
 NamedState Checkpoints::trainer_state() const {
-  json schedulers = json::array();
-  for (const auto& scheduler : core_.schedulers.all()) {
-    schedulers.push_back(scheduler->schedule().state_dict());
+  json models = json::array();
+  for (const auto& model : core_.models.numbered()) models.push_back(model.number);
+  json optimizers = json::array();
+  for (const auto& optimizer : core_.optimizers.numbered()) optimizers.push_back(optimizer.number);
+  json schedulers = json::object();
+  for (const auto& [number, scheduler] : core_.schedulers.numbered()) {
+    schedulers[std::to_string(number)] = scheduler->schedule().state_dict();
   }
-  json loaders = json::array();
+  json loaders = json::object();
   json running = nullptr;
-  for (const auto& loader : core_.living_loaders()) {
+  for (const auto& [number, loader] : core_.living_loaders()) {
     if (!core_.active_loaders.empty() && core_.active_loaders.back() == loader.get()) {
-      running = loaders.size();
+      running = number;
     }
-    json state = loader->state_dict();
+    json& state = loaders[std::to_string(number)] = loader->state_dict();
     const bool goes_on = core_.progress->is_inside_epoch();
     if (goes_on && core_.progress->was_trained_with(*loader)) state["trained"] = true;
-    loaders.push_back(std::move(state));
   }
-  return {.values = {{"models", core_.models.all().size()},
-                     {"optimizers", core_.optimizers.all().size()},
+  return {.values = {{"models", std::move(models)},
+                     {"optimizers", std::move(optimizers)},
                      {"schedulers", std::move(schedulers)},
                      {"loaders", std::move(loaders)},
                      {"running_loader", std::move(running)},
@@ -285,19 +309,15 @@ NamedState Checkpoints::trainer_state() const {
 NamedState Checkpoints::rank_state(const optim::ParameterNames& names) const {
   NamedState state = save_windows(core_, names);
   add_with_prefix(state.tensors, "random.", RandomState::capture().tensors);
-  json parallel = json::array();
-  const auto models = core_.models.all();
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    if (models[i]->parallel() == nullptr) {
-      parallel.push_back(nullptr);
-      continue;
-    }
-    const NamedState exchange = models[i]->parallel()->state_dict();
-    parallel.push_back(exchange.values);
-    add_with_prefix(state.tensors, parallel_prefix(i), exchange.tensors);
+  json parallel = json::object();
+  for (const auto& [number, model] : core_.models.numbered()) {
+    if (model->parallel() == nullptr) continue;
+    const NamedState exchange = model->parallel()->state_dict();
+    parallel[std::to_string(number)] = exchange.values;
+    add_with_prefix(state.tensors, parallel_prefix(number), exchange.tensors);
     // Those of the first process are in the model. They differ until they are exchanged the next time.
     if (core_.environment.process_index != 0) {
-      add_with_prefix(state.tensors, buffers_prefix(i), models[i]->module().named_buffers());
+      add_with_prefix(state.tensors, buffers_prefix(number), model->module().named_buffers());
     }
   }
   state.values["parallel"] = std::move(parallel);

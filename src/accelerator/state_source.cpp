@@ -18,6 +18,19 @@ constexpr std::string_view kCustomFolder = "custom/";
 
 std::string without_extension(const std::string& file) { return file.substr(0, file.rfind('.')); }
 
+// 0, 1, ..., count - 1.
+std::set<int64_t> numbers_below(int64_t count) {
+  std::set<int64_t> numbers;
+  for (int64_t number = 0; number < count; ++number) numbers.insert(number);
+  return numbers;
+}
+
+std::set<int64_t> numbers_in(const json& by_number) {
+  std::set<int64_t> numbers;
+  for (const auto& [number, state] : by_number.items()) numbers.insert(std::stoll(number));
+  return numbers;
+}
+
 class OwnState final : public StateSource {
  public:
   explicit OwnState(const std::string& folder)
@@ -26,30 +39,29 @@ class OwnState final : public StateSource {
         trainer_(part(kTrainerPart).values) {}
 
   Contents contents() const override {
-    std::vector<std::string> custom;
+    std::set<std::string> custom;
     for (const auto& [file, record] : manifest_.files) {
-      if (!file.starts_with(kCustomFolder)) continue;
-      const std::string name = without_extension(file.substr(kCustomFolder.size()));
-      if (custom.empty() || custom.back() != name) custom.push_back(name);
+      if (file.starts_with(kCustomFolder)) {
+        custom.insert(without_extension(file.substr(kCustomFolder.size())));
+      }
     }
-    return {.models = trainer_.at("models").get<std::size_t>(),
-            .optimizers = trainer_.at("optimizers").get<std::size_t>(),
-            .schedulers = trainer_.at("schedulers").size(),
-            .loaders = trainer_.at("loaders").size(),
+    return {.models = trainer_.at("models").get<std::set<int64_t>>(),
+            .optimizers = trainer_.at("optimizers").get<std::set<int64_t>>(),
+            .schedulers = numbers_in(trainer_.at("schedulers")),
+            .loaders = numbers_in(trainer_.at("loaders")),
             .custom = std::move(custom)};
   }
 
-  std::string model_path(std::size_t number) const override {
+  std::string model_path(int64_t number) const override {
     return join_path(path(), numbered("model", number) + ".safetensors");
   }
 
-  NamedState optimizer(std::size_t number, torch::optim::Optimizer&,
+  NamedState optimizer(int64_t number, torch::optim::Optimizer&,
                        const optim::ParameterNames&) const override {
     return part(numbered("optimizer", number));
   }
 
-  std::optional<std::vector<std::string>> parameters_of_optimizer(
-      std::size_t number) const override {
+  std::optional<std::vector<std::string>> parameters_of_optimizer(int64_t number) const override {
     const json values = part(numbered("optimizer", number)).values;
     std::vector<std::string> names;
     for (const json& group : values.at("param_groups")) {
@@ -58,10 +70,12 @@ class OwnState final : public StateSource {
     return names;
   }
 
-  json scheduler(std::size_t number, const json&) const override {
-    return trainer_.at("schedulers").at(number);
+  json scheduler(int64_t number, const json&) const override {
+    return trainer_.at("schedulers").at(std::to_string(number));
   }
-  json loader(std::size_t number) const override { return trainer_.at("loaders").at(number); }
+  json loader(int64_t number) const override {
+    return trainer_.at("loaders").at(std::to_string(number));
+  }
 
   std::optional<json> scaler() const override {
     const json& scaler = trainer_.at("scaler");
@@ -105,27 +119,30 @@ class PythonState final : public StateSource {
   }
 
   Contents contents() const override {
-    return {.models = static_cast<std::size_t>(folder_.models()),
-            .optimizers = static_cast<std::size_t>(folder_.optimizers()),
-            .schedulers = static_cast<std::size_t>(folder_.schedulers())};
+    return {.models = numbers_below(folder_.models()),
+            .optimizers = numbers_below(folder_.optimizers()),
+            .schedulers = numbers_below(folder_.schedulers())};
   }
 
-  std::string model_path(std::size_t number) const override {
-    return folder_.model_file(static_cast<int64_t>(number));
-  }
-  NamedState optimizer(std::size_t number, torch::optim::Optimizer& optimizer,
+  std::string model_path(int64_t number) const override { return folder_.model_file(number); }
+  NamedState optimizer(int64_t number, torch::optim::Optimizer& optimizer,
                        const optim::ParameterNames& names) const override {
-    return optim::from_python_state(folder_.optimizer(static_cast<int64_t>(number)), optimizer,
-                                    names);
+    return optim::from_python_state(folder_.optimizer(number), optimizer, names);
   }
-  std::optional<std::vector<std::string>> parameters_of_optimizer(std::size_t) const override {
+  std::optional<std::vector<std::string>> parameters_of_optimizer(int64_t) const override {
     return std::nullopt;
   }
-  json scheduler(std::size_t number, const json& current) const override {
-    return checkpoint::schedule_state_of(folder_.scheduler(static_cast<int64_t>(number)), current);
+  json scheduler(int64_t number, const json& current) const override {
+    const json saved = folder_.scheduler(number);
+    // Of a schedule of torch::optim nothing but the count of steps is known.
+    if (current.contains("step_count")) return {{"step_count", saved.at("last_epoch")}};
+    return checkpoint::schedule_state_of(saved, current);
   }
-  json loader(std::size_t) const override { return {}; }
-  std::optional<json> scaler() const override { return folder_.scaler(); }
+  json loader(int64_t) const override { return {}; }
+  std::optional<json> scaler() const override {
+    const auto saved = folder_.scaler();
+    return saved && saved->empty() ? std::nullopt : saved;  // it was disabled
+  }
   std::optional<json> progress() const override { return std::nullopt; }
   std::optional<int64_t> running_loader() const override { return std::nullopt; }
   int64_t updates() const override { return 0; }
@@ -151,15 +168,15 @@ std::unique_ptr<StateSource> open_state(const std::string& folder) {
   return std::make_unique<OwnState>(folder);
 }
 
-std::string numbered(const std::string& stem, std::size_t number) {
+std::string numbered(const std::string& stem, int64_t number) {
   return number == 0 ? stem : stem + "_" + std::to_string(number);
 }
 
 std::string rank_part(int64_t rank) { return "rank_" + std::to_string(rank); }
 
-std::string parallel_prefix(std::size_t model) { return "parallel." + std::to_string(model) + "."; }
+std::string parallel_prefix(int64_t model) { return "parallel." + std::to_string(model) + "."; }
 
-std::string buffers_prefix(std::size_t model) { return "buffers." + std::to_string(model) + "."; }
+std::string buffers_prefix(int64_t model) { return "buffers." + std::to_string(model) + "."; }
 
 std::string custom_part(const std::string& name) { return std::string(kCustomFolder) + name; }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,32 +24,31 @@ class StateSource {
 
   const std::string& path() const { return path_; }
 
-  // What is in it. Nothing where a kind of checkpoint has no place for it: then the program's is left alone.
+  // What is in it. No names where a kind of checkpoint has no place for objects of the program's own.
   struct Contents {
-    std::size_t models = 0;
-    std::size_t optimizers = 0;
-    std::size_t schedulers = 0;
-    std::optional<std::size_t> loaders = std::nullopt;
-    std::optional<std::vector<std::string>> custom = std::nullopt;  // names
+    std::set<int64_t> models = {};  // numbers, in the order of preparation
+    std::set<int64_t> optimizers = {};
+    std::set<int64_t> schedulers = {};
+    std::set<int64_t> loaders = {};
+    std::optional<std::set<std::string>> custom = std::nullopt;  // names
   };
   virtual Contents contents() const = 0;
 
   // For load_checkpoint_in_model.
-  virtual std::string model_path(std::size_t number) const = 0;
+  virtual std::string model_path(int64_t number) const = 0;
 
   // For load_optimizer_state_dict. The tensors may lie in the file.
-  virtual NamedState optimizer(std::size_t number, torch::optim::Optimizer& optimizer,
+  virtual NamedState optimizer(int64_t number, torch::optim::Optimizer& optimizer,
                                const optim::ParameterNames& names) const = 0;
 
   // The names of its parameters; none where they are only known by their places.
-  virtual std::optional<std::vector<std::string>> parameters_of_optimizer(
-      std::size_t number) const = 0;
+  virtual std::optional<std::vector<std::string>> parameters_of_optimizer(int64_t number) const = 0;
 
   // For a schedule whose state is `current`.
-  virtual nlohmann::json scheduler(std::size_t number, const nlohmann::json& current) const = 0;
+  virtual nlohmann::json scheduler(int64_t number, const nlohmann::json& current) const = 0;
 
   // With "trained" if the epoch that goes on must not begin it again.
-  virtual nlohmann::json loader(std::size_t number) const = 0;
+  virtual nlohmann::json loader(int64_t number) const = 0;
 
   // For GradScaler::load_state_dict; nothing if there was none.
   virtual std::optional<nlohmann::json> scaler() const = 0;
@@ -76,13 +76,13 @@ class StateSource {
 std::unique_ptr<StateSource> open_state(const std::string& folder);
 
 // Names of parts.
-std::string numbered(const std::string& stem, std::size_t number);
+std::string numbered(const std::string& stem, int64_t number);
 std::string rank_part(int64_t rank);
 std::string custom_part(const std::string& name);
 
 // Of the tensors in the part of a process: how a model's gradients are exchanged, and its buffers.
-std::string parallel_prefix(std::size_t model);
-std::string buffers_prefix(std::size_t model);
+std::string parallel_prefix(int64_t model);
+std::string buffers_prefix(int64_t model);
 
 inline constexpr const char* kTrainerPart = "trainer";
 

@@ -9,7 +9,7 @@ namespace accelerant::detail {
 
 int64_t TrainingProgress::begin_epochs(int64_t count) {
   const int64_t range = ranges_++;
-  in_epochs_ = false;
+  end_epochs();
   if (!resume_at_ || range > resume_at_->range) return 0;
   if (range < resume_at_->range) return count;
   return std::min(resume_at_->epoch, count);
@@ -18,7 +18,12 @@ int64_t TrainingProgress::begin_epochs(int64_t count) {
 void TrainingProgress::begin_epoch(int64_t epoch) {
   in_epochs_ = true;
   epoch_ = epoch;
-  loop_has_ended_ = false;
+  has_trained_ = false;
+  trained_with_.clear();
+}
+
+void TrainingProgress::end_epochs() {
+  in_epochs_ = false;
   trained_with_.clear();
 }
 
@@ -31,8 +36,8 @@ void TrainingProgress::end_loop(const data::LoaderState& loader, int64_t backwar
   if (found == running_.end()) return;
   const bool trained = backwards > found->backwards_at_begin || loader.is_skipped();
   running_.erase(found);
-  loop_has_ended_ = true;
-  if (trained && !was_trained_with(loader)) trained_with_.push_back(&loader);
+  // Without epochs() nothing tells where an epoch ends.
+  if (in_epochs_ && trained && !was_trained_with(loader)) trained_with_.push_back(&loader);
 }
 
 int64_t TrainingProgress::epoch_to_resume() const {
@@ -41,6 +46,11 @@ int64_t TrainingProgress::epoch_to_resume() const {
 
 bool TrainingProgress::was_trained_with(const data::LoaderState& loader) const {
   return std::ranges::find(trained_with_, &loader) != trained_with_.end();
+}
+
+bool TrainingProgress::is_training_with(const data::LoaderState& loader, int64_t backwards) const {
+  const auto found = std::ranges::find(running_, &loader, &Running::loader);
+  return found != running_.end() && backwards > found->backwards_at_begin;
 }
 
 TrainingProgress::Place TrainingProgress::place_to_resume() const {

@@ -20,22 +20,27 @@ class TrainingProgress {
   int64_t begin_epochs(int64_t count);
 
   void begin_epoch(int64_t epoch);
-  void end_epochs() { in_epochs_ = false; }
+  void end_epochs();
+
+  void note_backward() { has_trained_ = true; }
 
   // A loop over a prepared loader. `backwards`: that have run so far.
   void begin_loop(const data::LoaderState& loader, int64_t backwards);
   void end_loop(const data::LoaderState& loader, int64_t backwards);
 
   // The epoch that a resumed training goes on with. While a loop runs it is the present one; outside of loops it is the
-  // next, if a loop has ended in this one.
+  // next, if a backward has run in this one.
   int64_t epoch_to_resume() const;
 
   // Whether the present epoch would go on.
-  bool is_inside_epoch() const { return !running_.empty() || !loop_has_ended_; }
+  bool is_inside_epoch() const { return !running_.empty() || !has_trained_; }
 
   // Whether the loader was trained with in this epoch, in a loop that has ended: a training that goes on in this epoch
   // must not do so again.
   bool was_trained_with(const data::LoaderState& loader) const;
+
+  // Whether a backward has run in the loop over this loader, which goes on.
+  bool is_training_with(const data::LoaderState& loader, int64_t backwards) const;
 
   nlohmann::json state_dict() const;
   void load_state_dict(const nlohmann::json& state);
@@ -57,7 +62,7 @@ class TrainingProgress {
   int64_t ranges_ = 0;      // calls of epochs() so far
   bool in_epochs_ = false;  // the last of them goes on
   int64_t epoch_ = 0;
-  bool loop_has_ended_ = false;                         // in this epoch
+  bool has_trained_ = false;                            // in this epoch
   std::vector<const data::LoaderState*> trained_with_;  // in this epoch
   std::vector<Running> running_;                        // innermost last
   std::optional<Place> resume_at_;

@@ -35,27 +35,25 @@ void for_each_parameter(const Core& core, const optim::ParameterNames& names, F&
 }
 
 std::vector<int64_t> numbers_of(const Core& core, const Window& window) {
-  const auto models = core.models.all();
   std::vector<int64_t> numbers;
-  for (const ModelState* model : window.models) {
-    const auto found =
-        std::ranges::find(models, model, [](const auto& each) { return each.get(); });
-    if (found != models.end()) numbers.push_back(found - models.begin());
+  for (const auto& [number, model] : core.models.numbered()) {
+    if (std::ranges::find(window.models, model.get()) != window.models.end()) {
+      numbers.push_back(number);
+    }
   }
   return numbers;
 }
 
 std::vector<const ModelState*> models_of(const Core& core, const std::vector<int64_t>& numbers) {
-  const auto models = core.models.all();
   std::vector<const ModelState*> result;
-  for (const int64_t number : numbers) {
-    if (number < 0 || number >= static_cast<int64_t>(models.size())) {
-      throw Error(
-          ErrorDetails{.problem = "A window of the checkpoint is over a model that is missing",
-                       .expected = "model " + std::to_string(number),
-                       .got = std::to_string(models.size()) + " prepared models"});
-    }
-    result.push_back(models[static_cast<std::size_t>(number)].get());
+  for (const auto& [number, model] : core.models.numbered()) {
+    if (std::ranges::find(numbers, number) != numbers.end()) result.push_back(model.get());
+  }
+  if (result.size() != numbers.size()) {
+    throw Error(
+        ErrorDetails{.problem = "A window of the checkpoint is over a model that is missing",
+                     .expected = std::to_string(numbers.size()) + " models",
+                     .got = std::to_string(result.size()) + " of them prepared"});
   }
   return result;
 }

@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -20,12 +22,37 @@ namespace {
 
 constexpr std::size_t kMostJsonBytes = std::size_t{1} << 30;
 
+// Stands for a number that JSON lacks: {"$number": "inf"}.
+constexpr const char* kNumber = "$number";
+
+nlohmann::json with_numbers_as_text(const nlohmann::json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+    const double number = value.get<double>();
+    return {{kNumber, std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+  }
+  if (!value.is_structured()) return value;
+  nlohmann::json result = value;
+  for (nlohmann::json& element : result) element = with_numbers_as_text(element);
+  return result;
+}
+
+nlohmann::json with_numbers(nlohmann::json value) {
+  if (value.is_object() && value.size() == 1 && value.contains(kNumber) &&
+      value.at(kNumber).is_string()) {
+    return std::strtod(value.at(kNumber).get_ref<const std::string&>().c_str(), nullptr);
+  }
+  if (value.is_structured()) {
+    for (nlohmann::json& element : value) element = with_numbers(std::move(element));
+  }
+  return value;
+}
+
 std::string json_file(const std::string& name) { return name + ".json"; }
 std::string tensor_file(const std::string& name) { return name + ".safetensors"; }
 
 nlohmann::json read_json(const std::string& path) {
   try {
-    return nlohmann::json::parse(read_file(path, kMostJsonBytes));
+    return with_numbers(nlohmann::json::parse(read_file(path, kMostJsonBytes)));
   } catch (const nlohmann::json::exception& error) {
     throw Error(
         ErrorDetails{.problem = path + " cannot be read", .expected = "JSON", .got = error.what()});
@@ -94,7 +121,7 @@ void write_part(const StatePart& part, const CheckpointFolder& folder,
     });
   }
   if (part.state.values != nlohmann::json::object()) {
-    const std::string text = part.state.values.dump(1) + "\n";
+    const std::string text = with_numbers_as_text(part.state.values).dump(1) + "\n";
     write(json_file(part.name),
           [&](format::ByteSink& sink) { sink.write(std::as_bytes(std::span(text))); });
   }

@@ -20,8 +20,12 @@ class Alone final : public Agreement {
   std::string announce(const std::string& text) override { return text; }
 };
 
-// What processes tell each other: {"error": "..."} or something good.
-std::string failure(const std::string& what) { return json{{"error", what}}.dump(); }
+// What processes tell each other: {"error": "..."} or something good. Texts of errors may hold anything.
+std::string to_text(const json& message) {
+  return message.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string failure(const std::string& what) { return to_text({{"error", what}}); }
 
 std::string failure_in(const json& answer) {
   return answer.contains("error") ? answer.at("error").get<std::string>() : "";
@@ -31,7 +35,7 @@ std::string failure_in(const json& answer) {
 template <class F>
 std::string told(F&& f) {
   try {
-    return f().dump();
+    return to_text(f());
   } catch (const std::exception& error) {
     return failure(error.what());
   }
@@ -82,8 +86,17 @@ StateSaver::~StateSaver() {
 }
 
 void StateSaver::save(const SaveRequest& request) {
-  wait();
+  std::exception_ptr earlier;
+  for (bool waiting = true; waiting;) {
+    try {
+      wait();
+      waiting = false;
+    } catch (...) {
+      if (!earlier) earlier = std::current_exception();
+    }
+  }
   run(request);
+  if (earlier) std::rethrow_exception(earlier);
 }
 
 void StateSaver::save_in_background(SaveRequest request) {
@@ -214,7 +227,7 @@ std::string StateSaver::conclude(const SaveRequest& request, const CheckpointFol
       log(LogLevel::warning, std::string("old checkpoints could not be removed: ") + error.what());
     }
   }
-  return json::object().dump();
+  return to_text(json::object());
 }
 
 }  // namespace accelerant::checkpoint

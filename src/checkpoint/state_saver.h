@@ -67,7 +67,8 @@ class StateSaver {
   StateSaver(const StateSaver&) = delete;
   StateSaver& operator=(const StateSaver&) = delete;
 
-  // Returns when the checkpoint is safe. Waits for saves in the background first, and throws their Error.
+  // Returns when the checkpoint is safe. Waits for saves in the background first; their Error is thrown when this one
+  // is safe.
   void save(const SaveRequest& request);
 
   // Copies the tensors and returns. At most two saves are under way: a third waits for the first, and throws its

@@ -263,7 +263,8 @@ class Accelerator {
     forget_everything();
   }
 
-  // Ends the connections between processes. The Accelerator's destructor does so, too; call it where the
+  // Waits for asynchronous saves, and throws the Error of one, then ends the connections between processes. The
+  // Accelerator's destructor does so, too, but logs the Error; call it where the
   // Accelerator lives on. Exchanges after it are an Error.
   void end_training();
 
@@ -378,6 +379,9 @@ class Accelerator {
   // saved, or others: see docs/checkpoints.md.
   LoadedState load_state();
   LoadedState load_state(const std::string& folder);
+
+  // What prepare() resumed from, as project.resume says; nothing if there was no checkpoint.
+  std::optional<LoadedState> resumed() const;
 
   // The object becomes part of checkpoints under that name. It has state_dict(), which gives a NamedState, a StateDict
   // or JSON, and load_state_dict(), which takes the same. It is borrowed, and must live as long as states are saved
