@@ -234,8 +234,7 @@ std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) cons
     optimizers.push_back({.name = numbered("optimizer", optimizers.size()),
                           .state = optim::optimizer_state_dict(optimizer->optimizer(), names)});
   }
-  const std::vector<int64_t> writers =
-      spread(models, optimizers, core_.environment.num_processes);
+  const std::vector<int64_t> writers = spread(models, optimizers, core_.environment.num_processes);
 
   std::vector<StatePart> parts;
   if (rank == 0) parts = std::move(models);

@@ -157,9 +157,7 @@ std::string numbered(const std::string& stem, std::size_t number) {
 
 std::string rank_part(int64_t rank) { return "rank_" + std::to_string(rank); }
 
-std::string parallel_prefix(std::size_t model) {
-  return "parallel." + std::to_string(model) + ".";
-}
+std::string parallel_prefix(std::size_t model) { return "parallel." + std::to_string(model) + "."; }
 
 std::string buffers_prefix(std::size_t model) { return "buffers." + std::to_string(model) + "."; }
 

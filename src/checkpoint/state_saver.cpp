@@ -159,14 +159,21 @@ void StateSaver::run(const SaveRequest& request) {
     });
   }
   const json beginning = json::parse(agreement_->announce(begun));
-  if (const std::string what = failure_in(beginning); !what.empty()) throw Error(what);
+  if (const std::string what = failure_in(beginning); !what.empty()) {
+    await_readers();
+    throw Error(what);
+  }
 
   const CheckpointFolder folder(beginning.at("path").get<std::string>(), request.existing);
   const std::vector<std::string> answers = agreement_->collect(write(request, folder));
   const json verdict =
       json::parse(agreement_->announce(is_first ? conclude(request, folder, answers) : ""));
+  await_readers();
   if (const std::string what = failure_in(verdict); !what.empty()) throw Error(what);
 }
+
+// The first process may end after a save, and with it what the others are told through.
+void StateSaver::await_readers() { agreement_->collect(""); }
 
 std::string StateSaver::write(const SaveRequest& request, const CheckpointFolder& folder) const {
   if (!request.failure.empty()) return failure(request.failure);

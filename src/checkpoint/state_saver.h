@@ -90,6 +90,7 @@ class StateSaver {
 
   void run_jobs();
   void run(const SaveRequest& request);
+  void await_readers();
   std::string write(const SaveRequest& request, const CheckpointFolder& folder) const;
   std::string conclude(const SaveRequest& request, const CheckpointFolder& folder,
                        const std::vector<std::string>& answers) const;

@@ -48,8 +48,7 @@ void write_safetensors(const std::vector<std::string>& names, const StateDict& s
                        .dtype = *format_dtype(type),
                        .shape = tensor.sizes().vec(),
                        .produce = [&tensor, type](format::ByteSink& target) {
-                         for_each_piece(tensor.to(type).resolve_conj().resolve_neg(),
-                                        [&](auto bytes) { target.write(bytes); });
+                         for_each_piece(tensor.to(type), [&](auto bytes) { target.write(bytes); });
                        }});
     for (const auto& [alias, kept] : aliases) {
       if (kept == name) metadata.emplace(alias, kept);

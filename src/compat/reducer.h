@@ -117,6 +117,21 @@ class Reducer : public c10d::Reducer {
     for (const size_t index : learnt.arrival) push_rebuilt_params(index);
   }
 
+  // Parameters whose gradients are parts of buckets. The Reducer divides these; others it multiplies by the inverse.
+  std::vector<size_t> gradients_in_buckets() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<size_t> found;
+    for (const Bucket& bucket : buckets_) {
+      for (size_t i = 0; i < bucket.bucket_views_in.size(); ++i) {
+        const at::Tensor& gradient = bucket.variables[i].grad();
+        if (gradient.defined() && gradient.is_alias_of(bucket.bucket_views_in[i])) {
+          found.push_back(bucket.variable_indices[i]);
+        }
+      }
+    }
+    return found;
+  }
+
   LearntGraph learnt_graph() const {
     const std::lock_guard lock(mutex_);
     LearntGraph learnt;

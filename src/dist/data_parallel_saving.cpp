@@ -1,7 +1,10 @@
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "accelerant/core/error.h"
@@ -91,6 +94,14 @@ class SavedState {
     if (!arrival.empty()) require_all_once(arrival);
     order.arrival = indices(arrival);
     return order;
+  }
+
+  // Which parameters have gradients that are views, if that is known.
+  std::optional<std::vector<size_t>> views() const {
+    if (!values_.contains("views")) return std::nullopt;
+    const std::vector<std::string> names = strings(values_["views"], "views");
+    require_known(names);
+    return indices(names);
   }
 
   bool has_graph() const { return values_.contains("static_graph"); }
@@ -188,6 +199,16 @@ class SavedState {
   std::map<std::string, size_t> index_of_;
 };
 
+// Gradients of zeros for these parameters and none for the others: the next Reducer makes views of those there
+// are.
+void reset_gradients(DataParallel::State& state, const std::vector<size_t>& defined) {
+  for (const size_t index : state.trained) state.parameters[index].value.mutable_grad().reset();
+  for (const size_t index : defined) {
+    at::Tensor& parameter = state.parameters[state.trained[index]].value;
+    parameter.mutable_grad() = at::zeros_like(parameter);
+  }
+}
+
 NamedState state_of_hook(const NamedState& saved) {
   NamedState hook;
   hook.values = saved.values.value("comm_hook", json::object());
@@ -213,6 +234,9 @@ NamedState DataParallel::state_dict() const {
   for (const auto& bucket : order.buckets) {
     saved.values["buckets"].push_back(names_of(state, bucket));
   }
+  if (state.options.gradient_as_bucket_view) {
+    saved.values["views"] = names_of(state, state.reducer->gradients_in_buckets());
+  }
   if (state.graph_is_known) saved.values["static_graph"] = saved_graph(state);
   if (const auto* hook = dynamic_cast<const SavedHook*>(state.hook.get())) {
     const NamedState of_hook = hook->state_dict();
@@ -228,6 +252,7 @@ void DataParallel::load_state_dict(const NamedState& saved) {
   State& state = *state_;
   const SavedState reader(state, saved.values);
   const compat::LearntOrder order = reader.order();
+  const std::optional<std::vector<size_t>> views = reader.views();
   const bool has_graph = reader.has_graph();
   const compat::LearntGraph graph = has_graph ? reader.graph() : compat::LearntGraph();
   const bool is_followed = has_graph && reader.graph_is_followed();
@@ -238,6 +263,7 @@ void DataParallel::load_state_dict(const NamedState& saved) {
     hook->load_state_dict(learns_graph ? NamedState() : state_of_hook(saved));
   }
 
+  if (views && state.options.gradient_as_bucket_view) reset_gradients(state, *views);
   state.make_reducer(learns_graph ? std::vector<std::vector<size_t>>() : order.buckets);
   if (!learns_graph) state.reducer->restore_order(order);
   if (state.options.static_graph && has_graph) state.reducer->restore_graph(graph);

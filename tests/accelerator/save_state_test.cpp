@@ -234,6 +234,34 @@ TEST(SaveState, ErrorsOfAsynchronousOnesComeLater) {
   EXPECT_NE(log.text().find(impossible), std::string::npos) << log.text();
 }
 
+TEST(SaveState, OnAGpuCopiesAreOfTheirMomentToo) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "needs a GPU";
+  const TempFolder folder;
+  auto options = scaled_options();
+  options.cpu = false;
+  options.project = {.dir = folder.path(), .resume = "no"};
+  Accelerator accelerator(options);
+  torch::nn::Linear net(1024, 2048);
+  torch::optim::AdamW adamw(net->parameters(), 1e-2);
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  const auto step = [&] {
+    accelerator.backward(model(torch::rand({64, 1024}, accelerator.device())).square().mean());
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  for (int i = 0; i < 3; ++i) step();
+  for (const bool async : {false, true, true, true}) {
+    accelerator.save_state({.async = async});
+    const at::Tensor weight = net->weight.detach().clone();
+    for (int i = 0; i < 5; ++i) step();
+    const at::Tensor later = net->weight.detach().clone();
+    accelerator.load_state();
+    EXPECT_TRUE(net->weight.equal(weight)) << async;
+    for (int i = 0; i < 5; ++i) step();
+    EXPECT_TRUE(net->weight.equal(later)) << async;  // random numbers of the GPU, moments and scale
+  }
+}
+
 // The forms a state of the program's own can have.
 struct Json {
   nlohmann::json value;

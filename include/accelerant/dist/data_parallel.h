@@ -119,6 +119,7 @@ class DataParallel {
   //   values   {"buckets": [["fc2.weight", "fc2.bias"], ["fc1.weight"]],   in the order of their exchange
   //             "rebuilt": true,                     they follow the order of gradients, and stay as they are
   //             "order": [],                         of gradients, if buckets are to follow it from the next forward
+  //             "views": ["fc1.weight"],             gradients that are parts of buckets, with gradient_as_bucket_view
   //             "static_graph": {"uses": {"fc2.weight": 1, ...}, "unused": [], "followed": false},   where it is known
   //             "comm_hook": {"iteration": 7, ...}}  where there is one with a memory
   //   tensors  "comm_hook.0.error", "comm_hook.0.q", ...: of PowerSGD, by bucket
@@ -131,6 +132,10 @@ class DataParallel {
   // memory of another hook as far as it has other sizes; and with static_graph everything, if the saved model
   // had not learnt a graph. A state of other parameters (by name; trained ones only) or buckets that cannot be
   // is an Error which names them, and nothing is changed.
+  //
+  // Gradients stay as they are, except with gradient_as_bucket_view: then those that were views become views of
+  // zeros, and the others are removed. (The Reducer divides views and multiplies other gradients by the inverse,
+  // which is not the same in the last bit.)
   void load_state_dict(const NamedState& state);
 
   // Parameters and buffers of the model, for checks and for averaging by hand.

@@ -1,9 +1,12 @@
-// A training for resume_test.py, which kills it at random places and starts it again: it has everything whose state
+// A training that the tests beside this file kill, stop and hinder, and start again: it has everything whose state
 // matters, and writes what it computes into LOG.<rank>, a line for each batch.
 //
 //   resumable-training LOG [--key=value ...]
 //
-//   project=DIR resume=auto|no|PATH save_every=N (batches; 0: at the end of epochs) async=0|1 limit=N
+//   project=DIR resume=auto|no|default (the option is left empty)|PATH
+//   save_every=N (batches; 0: at the end of epochs) async=0|1 limit=N
+//   folder=PATH (saves there, always) exchange=0|1 (whether the disk can exchange two folders in one step)
+//   on_error=end|go_on (errors of save_state are written to standard error, and nothing more)
 //   precision=no|fp16|bf16 accumulate=N samples=N epochs=N batch=N workers=N two=0|1 (models, optimizers and loops)
 //   optimizer=adamw|sgd|rmsprop hook=no|power_sgd
 //
@@ -86,17 +89,18 @@ struct Average {
 AcceleratorOptions options_of(const Settings& settings) {
   using accelerant::Precision;
   const std::string precision = settings.text("precision", "no");
-  AcceleratorOptions options{
-      .cpu = true,
-      .mixed_precision = precision == "fp16"   ? Precision::fp16
-                         : precision == "bf16" ? Precision::bf16
-                                               : Precision::no,
-      .gradient_accumulation = {.steps = settings.number("accumulate", 1)},
-      .data_loader = {.workers = settings.number("workers", 0)},
-      // So small that both growth and overflow happen.
-      .scaler = {.init_scale = 1 << 14, .growth_interval = 3},
-      .project = {.dir = settings.text("project"), .resume = settings.text("resume", "auto")},
-      .data_parallel = {.bucket_cap_mb = 0.002}};
+  AcceleratorOptions options{.cpu = true,
+                             .mixed_precision = precision == "fp16"   ? Precision::fp16
+                                                : precision == "bf16" ? Precision::bf16
+                                                                      : Precision::no,
+                             .gradient_accumulation = {.steps = settings.number("accumulate", 1)},
+                             .data_loader = {.workers = settings.number("workers", 0)},
+                             // So small that both growth and overflow happen.
+                             .scaler = {.init_scale = 1 << 14, .growth_interval = 3},
+                             .project = {.dir = settings.text("project")},
+                             .data_parallel = {.bucket_cap_mb = 0.002}};
+  const std::string resume = settings.text("resume", "auto");
+  if (resume != "default") options.project.resume = resume;
   if (settings.number("limit", 0) > 0) options.project.total_limit = settings.number("limit", 0);
   if (settings.text("hook", "no") == "power_sgd") {
     options.data_parallel.comm_hook = {.hook = accelerant::dist::CommHook::power_sgd,
@@ -129,7 +133,10 @@ class Training {
       : settings_(settings),
         accelerator_(options_of(settings)),
         log_(std::fopen((log + "." + std::to_string(accelerator_.process_index())).c_str(), "a")) {
+    // A line is in the file when it is written, whatever happens to the process then.
+    std::setvbuf(log_, nullptr, _IOLBF, BUFSIZ);
     system_calls::waits_for_disk() = false;
+    system_calls::can_exchange() = settings_.number("exchange", 1) != 0;
   }
   ~Training() { std::fclose(log_); }
 
@@ -174,7 +181,7 @@ class Training {
       }
       finish("model2", model2);
     }
-    accelerator_.wait_for_saves();
+    wait_for_saves();
     finish("model", model);
     if (!accelerator_.is_main_process()) return;  // whose object is the one that is saved
     std::fprintf(log_, "average = %a %a\n", average_.value, average_.history.sum().item<double>());
@@ -199,7 +206,6 @@ class Training {
         std::fprintf(log_, "%c %ld %ld = %a %a\n", name, static_cast<long>(epoch),
                      static_cast<long>(loader.position()), value,
                      accelerator_.scaler().is_enabled() ? accelerator_.scaler().get_scale() : 1.0);
-        std::fflush(log_);
       }
       const int64_t every = settings_.number("save_every", 0);
       if (every > 0 && ++batches_ % every == 0) save();
@@ -218,7 +224,33 @@ class Training {
     return sum;
   }
 
-  void save() { accelerator_.save_state({.async = settings_.number("async", 0) != 0}); }
+  void save() {
+    const std::string folder = settings_.text("folder");
+    const accelerant::SaveStateOptions options{.async = settings_.number("async", 0) != 0};
+    hindered([&] {
+      folder.empty() ? accelerator_.save_state(options) : accelerator_.save_state(folder, options);
+    });
+  }
+
+  // Each call throws the Error of one save.
+  void wait_for_saves() {
+    while (hindered([&] { accelerator_.wait_for_saves(); })) {
+    }
+  }
+
+  // Whether it failed, and this is no reason to end.
+  template <class F>
+  bool hindered(F&& f) {
+    try {
+      f();
+      return false;
+    } catch (const accelerant::Error& error) {
+      if (settings_.text("on_error", "end") != "go_on") throw;
+      std::fprintf(stderr, "rank %ld goes on: %s\n",
+                   static_cast<long>(accelerator_.process_index()), error.what());
+      return true;
+    }
+  }
 
   template <class M>
   void finish(const char* name, M& model) {

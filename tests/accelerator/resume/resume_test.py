@@ -1,16 +1,13 @@
 """A training that is killed at random places and started again gives, to the last bit, what it gives undisturbed."""
 
-import itertools
 import os
 import random
 import shutil
-import subprocess
 
 import pytest
 import replay
+from resumable import assert_same, lines_of, name_of_case, start, undisturbed
 
-PROGRAM = os.environ["ACCELERANT_RESUMABLE_TRAINING"]
-LAUNCHER = os.environ["ACCELERANT_COMMAND"]
 SEED = replay.seed_from_environment()
 ROUNDS = int(os.environ.get("ACCELERANT_RESUME_ROUNDS", "1"))
 MOST_STARTS = 200
@@ -25,36 +22,6 @@ KILLS = [
     "checkpoint.after_rename",
     "checkpoint.set_aside",
 ]
-
-
-def start(log, settings, processes=1, failpoint=None, deadline=120):
-    command = [PROGRAM, str(log), *(f"--{key}={value}" for key, value in settings.items())]
-    if processes > 1:
-        command = [LAUNCHER, "launch", "--cpu", "--num-processes", str(processes), "--", *command]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if failpoint:
-        environment["ACCELERANT_FAILPOINT"] = failpoint
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline)
-
-
-def lines_of(log, processes):
-    """What each process computed, by what it was computed for. Where it was computed twice, twice the same."""
-    results = []
-    for rank in range(processes):
-        found = {}
-        for line in open(f"{log}.{rank}"):
-            key, separator, value = line.rstrip("\n").partition(" = ")
-            assert separator, f"half a line: {line!r}"
-            assert found.setdefault(key, value) == value, f"rank {rank}: {key} was {found[key]}, and then {value}"
-        results.append(found)
-    return results
-
-
-def undisturbed(folder, settings, processes):
-    log = folder / "undisturbed"
-    done = start(log, {**settings, "project": folder / "undisturbed_project", "resume": "no"}, processes)
-    assert done.returncode == 0, done.stderr
-    return lines_of(log, processes)
 
 
 def run_until_done(folder, settings, processes, chooser):
@@ -92,9 +59,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))
-@pytest.mark.parametrize(
-    "processes, settings", CASES, ids=lambda value: "-".join(map(str, itertools.chain(*value.items()))) or "plain"
-    if isinstance(value, dict) else f"{value}_ranks")
+@pytest.mark.parametrize("processes, settings", CASES, ids=name_of_case)
 def test_killed_training_is_the_same(tmp_path, processes, settings, round_):
     seed = f"{SEED}-{processes}-{settings}-{round_}"
     print(f"ACCELERANT_SEED={SEED}")
@@ -103,10 +68,7 @@ def test_killed_training_is_the_same(tmp_path, processes, settings, round_):
     expected = undisturbed(tmp_path, settings, processes)
     kills, log = run_until_done(tmp_path, settings, processes, chooser)
     print(f"killed {kills} times")
-    for rank, (got, wanted) in enumerate(zip(lines_of(log, processes), expected, strict=True)):
-        assert got.keys() == wanted.keys()
-        different = {key: (got[key], wanted[key]) for key in got if got[key] != wanted[key]}
-        assert not different, f"rank {rank}"
+    assert_same(log, expected)
 
 
 @pytest.mark.parametrize("before, after", [(1, 2), (2, 1), (3, 2), (2, 4)])
