@@ -43,7 +43,7 @@ def resumed_lines(lines, announcement):
 
 def test_char_gpt(tmp_path):
     project = tmp_path / "gpt"
-    arguments = ["45"]  # steps; saved after 20 and after 40
+    arguments = ["41"]  # steps; saved after 20 and after 40
     command = [CHAR_GPT, "--project", str(project), *arguments]
     interrupt_after_first_save(project, *command)
     rest = resumed_lines(run(*command), "resuming after step ")

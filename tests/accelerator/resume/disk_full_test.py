@@ -1,0 +1,138 @@
+"""A save that fails is an error in every process that harms nothing: the training goes on, earlier checkpoints stay."""
+
+import pathlib
+import subprocess
+
+import pytest
+from resumable import (LAUNCHER, assert_same, command_of, environment_with, name_of_case, numbers_of, start,
+                       undisturbed)
+
+SETTINGS = {"samples": 48, "epochs": 2, "batch": 4, "on_error": "go_on"}
+
+# Files of some ranks may not grow beyond 4 KiB, which is less than the random generators of a rank need; blocks of
+# this shell have 512 bytes. A write that does not fit fails instead of killing the process.
+LIMITED = """
+    case " {ranks} " in *" ${{RANK:-0}} "*) trap '' XFSZ; ulimit -f 8;; esac
+    exec "$@"
+"""
+
+
+def limited(ranks):
+    return ["/bin/sh", "-c", LIMITED.format(ranks=" ".join(map(str, ranks))), "sh"]
+
+
+def failures_of(stderr, rank):
+    return [line for line in stderr.splitlines() if f"rank {rank} goes on: The checkpoint" in line]
+
+
+def expect_intact(project):
+    for number in numbers_of(project):
+        folder = pathlib.Path(project) / "checkpoints" / f"checkpoint_{number}"
+        checked = subprocess.run([LAUNCHER, "verify", folder], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+    left = [path.name for path in (pathlib.Path(project) / "checkpoints").iterdir() if path.name.endswith(".tmp")]
+    assert not left
+
+
+@pytest.mark.parametrize("processes, failing, settings", [
+    (1, [0], {}),
+    (1, [0], {"async": 1}),
+    (2, [1], {}),
+    (2, [0, 1], {"async": 1, "accumulate": 2}),
+], ids=name_of_case)
+def test_files_that_cannot_grow(tmp_path, processes, failing, settings):
+    settings = {**SETTINGS, "save_every": 2, **settings, "project": tmp_path / "project"}
+    log = tmp_path / "log"
+    expected = undisturbed(tmp_path, settings, processes)
+    # Two saves, at least, of which the earlier is certainly there when it is written in the background.
+    start(log, settings, processes, "training.batch:kill@5/rank=0" if processes > 1 else "training.batch:kill@5")
+    before = numbers_of(settings["project"])
+    assert before and before[0] == 0
+    hindered = start(log, settings, processes, wrapper=limited(failing))
+    assert hindered.returncode == 0, hindered.stderr
+    assert f"resuming from {settings['project']}" in hindered.stderr
+    # Its losses are those of a training whose saves succeed.
+    assert_same(log, expected)
+    assert numbers_of(settings["project"]) == before
+    expect_intact(settings["project"])
+    counts = [len(failures_of(hindered.stderr, rank)) for rank in range(processes)]
+    assert counts == [counts[0]] * processes and counts[0] >= 3, hindered.stderr
+    assert "File too large" in hindered.stderr
+    # With room again it goes on from the earlier one.
+    again = start(log, settings, processes)
+    assert again.returncode == 0 and "goes on" not in again.stderr, again.stderr
+    assert numbers_of(settings["project"])[-1] > before[-1]
+    assert_same(log, expected)
+
+
+def test_an_error_that_is_not_caught_ends_the_training(tmp_path):
+    settings = {**SETTINGS, "save_every": 2, "on_error": "end", "project": tmp_path / "project"}
+    failed = start(tmp_path / "log", settings, 2, wrapper=limited([1]))
+    assert failed.returncode not in (0, 75)
+    assert "rank 1: " in failed.stderr and "File too large" in failed.stderr, failed.stderr
+    assert list((tmp_path / "project" / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("processes, settings", [(1, {}), (2, {"async": 1})], ids=name_of_case)
+def test_a_folder_that_cannot_be_made(tmp_path, processes, settings):
+    """The project lies under a file, which stops root as well."""
+    (tmp_path / "file").write_text("mine")
+    settings = {**SETTINGS, **settings, "epochs": 3}
+    expected = undisturbed(tmp_path, settings, processes)
+    log = tmp_path / "log"
+    hindered = start(log, {**settings, "project": tmp_path / "file" / "project"}, processes)
+    assert hindered.returncode == 0, hindered.stderr
+    assert_same(log, expected)
+    for rank in range(processes):
+        assert failures_of(hindered.stderr, rank), hindered.stderr
+    assert "Not a directory" in hindered.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def in_mount(kind, folder, copy, command):
+    """Runs the command where `folder` is a disk of its own, which only it sees, and copies what is on it at the end."""
+    script = f"""
+        mount {kind} || exit 99
+        "$@"; code=$?
+        cp -r {folder}/. {copy}; exit $code
+    """
+    return ["unshare", "--mount", "/bin/sh", "-c", script, "sh", *command]
+
+
+def run_in_mount(kind, folder, copy, log, settings, processes):
+    copy.mkdir()
+    command = in_mount(kind, folder, copy, command_of(log, settings, processes))
+    done = subprocess.run(command, env=environment_with(None), capture_output=True, text=True, timeout=120)
+    if "unshare" in done.stderr or done.returncode == 99:
+        pytest.skip(f"disks cannot be mounted here: {done.stderr.strip()}")
+    return done
+
+
+@pytest.mark.parametrize("processes, settings", [(1, {}), (2, {"async": 1})], ids=name_of_case)
+def test_a_disk_that_gets_full(tmp_path, processes, settings):
+    project, copy, log = tmp_path / "project", tmp_path / "copy", tmp_path / "log"
+    project.mkdir()
+    settings = {**SETTINGS, "save_every": 1, **settings, "project": project}
+    expected = undisturbed(tmp_path, settings, processes)
+    done = run_in_mount(f"-t tmpfs -o size=256k none {project}", project, copy, log, settings, processes)
+    assert done.returncode == 0, done.stderr
+    assert "No space left on device" in done.stderr
+    for rank in range(processes):
+        assert len(failures_of(done.stderr, rank)) >= 3, done.stderr
+    assert_same(log, expected)
+    assert numbers_of(copy)[:2] == [0, 1]
+    expect_intact(copy)
+
+
+def test_a_disk_that_is_read_only(tmp_path):
+    """It can be resumed from, and the training goes on."""
+    project, copy, log = tmp_path / "project", tmp_path / "copy", tmp_path / "log"
+    settings = {**SETTINGS, "save_every": 2, "project": project}
+    expected = undisturbed(tmp_path, settings, 1)
+    start(log, settings, 1, "training.batch:kill@5")
+    mounts = f"--bind {project} {project} && mount -o remount,bind,ro {project}"
+    done = run_in_mount(mounts, project, copy, log, settings, 1)
+    assert done.returncode == 0, done.stderr
+    assert "resuming from" in done.stderr and "Read-only file system" in done.stderr, done.stderr
+    assert_same(log, expected)
+    assert numbers_of(project) == [0, 1]
