@@ -1,22 +1,22 @@
 // Files of Python's torch.save, as weights.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "accelerant/format/torch_archive.h"
-#include "cli/weights/weight_files.h"
+#include "checkpoint/weight_file.h"
 #include "format/torch_dtype.h"
 
-namespace accelerant::cli {
+namespace accelerant::checkpoint {
 namespace {
 
 using format::PlainItem;
 using format::PlainTensor;
 using format::PlainValue;
 using nlohmann::json;
-
-constexpr std::size_t kPiece = 4 << 20;
 
 bool is_nested(const PlainValue& value) {
   switch (value.kind()) {
@@ -55,8 +55,8 @@ class TorchWeights final : public WeightFile {
  public:
   explicit TorchWeights(const std::string& path) : WeightFile(path) {
     const PlainValue content = format::read_torch_archive(path);
-    is_weights_ = is_state_dict(content);
-    if (is_weights_) {
+    other_content_ = beside_tensors(content);
+    if (is_weights()) {
       attributes_ = content.as_dict().attributes;
       add_state(content.as_dict());
     } else {
@@ -66,11 +66,18 @@ class TorchWeights final : public WeightFile {
 
   const char* format() const override { return "torch"; }
 
-  void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const override {
-    std::vector<std::byte> buffer;
-    const auto bytes = view(tensor, buffer);
-    for (std::size_t offset = 0; offset < bytes.size(); offset += kPiece) {
-      use(bytes.subspan(offset, std::min(kPiece, bytes.size() - offset)));
+  bool stores_aliases() const override { return true; }
+
+  void read(const WeightTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> target) const override {
+    const auto copy = [&](std::span<const std::byte> rows) {
+      std::memcpy(target.data(), rows.subspan(offset, target.size()).data(), target.size());
+    };
+    if (is_row_major(contents_[tensor.number])) {
+      std::vector<std::byte> unused;
+      copy(view(tensor, unused));
+    } else {
+      copy(gathered(tensor)->bytes);
     }
   }
 
@@ -84,12 +91,37 @@ class TorchWeights final : public WeightFile {
   }
 
  private:
-  static bool is_state_dict(const PlainValue& content) {
-    return content.kind() == PlainValue::Kind::dict &&
-           std::ranges::all_of(content.as_dict().items, [](const PlainItem& item) {
-             return item.key.kind() == PlainValue::Kind::string &&
-                    item.value.kind() == PlainValue::Kind::tensor;
-           });
+  struct Rows {
+    std::size_t number = 0;
+    std::vector<std::byte> bytes = {};
+  };
+
+  // The last one is kept, as it is read in pieces.
+  std::shared_ptr<const Rows> gathered(const WeightTensor& tensor) const {
+    const std::lock_guard lock(mutex_);
+    if (!last_ || last_->number != tensor.number) {
+      last_.reset();  // before the next one takes memory
+      const auto rows = std::make_shared<Rows>();
+      rows->number = tensor.number;
+      view(tensor, rows->bytes);
+      last_ = rows;
+    }
+    return last_;
+  }
+
+  // What is not of a state dict; empty for one.
+  static std::string beside_tensors(const PlainValue& content) {
+    const auto text = [](const PlainValue& value, const std::string& where) {
+      return "a Python " + std::string(format::name_of(value.kind())) + where;
+    };
+    if (content.kind() != PlainValue::Kind::dict) return text(content, "");
+    for (const PlainItem& item : content.as_dict().items) {
+      if (item.key.kind() != PlainValue::Kind::string) return text(item.key, " as a key");
+      if (item.value.kind() != PlainValue::Kind::tensor) {
+        return text(item.value, " under the name '" + item.key.as_string() + "'");
+      }
+    }
+    return "";
   }
 
   void add_tensor(const std::string& name, const PlainTensor& tensor) {
@@ -165,6 +197,8 @@ class TorchWeights final : public WeightFile {
   }
 
   std::vector<PlainTensor> contents_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Rows> last_;
 };
 
 }  // namespace
@@ -173,4 +207,4 @@ std::unique_ptr<WeightFile> open_torch_file(const std::string& path) {
   return std::make_unique<TorchWeights>(path);
 }
 
-}  // namespace accelerant::cli
+}  // namespace accelerant::checkpoint
