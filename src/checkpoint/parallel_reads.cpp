@@ -10,19 +10,29 @@
 namespace accelerant::checkpoint {
 namespace {
 
-// Large enough for the cost of a call to vanish, small enough for threads to end at the same time.
-constexpr std::size_t kPiece = 4 << 20;
+// Large enough for the cost of a call to vanish; as many as let threads end at the same time.
+constexpr std::size_t kLeastPiece = 1 << 20;
+constexpr std::size_t kMostPiece = 8 << 20;
 
 // A thread takes some 30 us to start, in which one core copies about 300 kB.
 constexpr std::size_t kLeastPerThread = 2 << 20;
 
-std::vector<TensorRead> cut(const std::vector<TensorRead>& reads) {
+std::size_t bytes_of(const std::vector<TensorRead>& reads) {
+  std::size_t bytes = 0;
+  for (const TensorRead& read : reads) bytes += read.target.size();
+  return bytes;
+}
+
+std::vector<TensorRead> cut(const std::vector<TensorRead>& reads, int threads) {
+  const std::size_t share = bytes_of(reads) / static_cast<std::size_t>(threads);
+  const std::size_t size =
+      std::clamp(share / 2 / kLeastPiece * kLeastPiece, kLeastPiece, kMostPiece);
   std::vector<TensorRead> pieces;
   for (const TensorRead& read : reads) {
-    for (std::size_t done = 0; done < read.target.size(); done += kPiece) {
+    for (std::size_t done = 0; done < read.target.size(); done += size) {
       TensorRead piece = read;
       piece.offset += done;
-      piece.target = read.target.subspan(done, std::min(kPiece, read.target.size() - done));
+      piece.target = read.target.subspan(done, std::min(size, read.target.size() - done));
       pieces.push_back(piece);
     }
   }
@@ -43,10 +53,8 @@ bool have_overlap(const std::vector<TensorRead>& reads) {
 
 int useful_threads(const std::vector<TensorRead>& reads, int most) {
   if (most <= 1) return 1;
-  std::size_t bytes = 0;
-  for (const TensorRead& read : reads) bytes += read.target.size();
   const int useful = static_cast<int>(
-      std::min<std::size_t>(static_cast<std::size_t>(most), bytes / kLeastPerThread));
+      std::min<std::size_t>(static_cast<std::size_t>(most), bytes_of(reads) / kLeastPerThread));
   return useful > 1 && !have_overlap(reads) ? useful : 1;
 }
 
@@ -82,12 +90,13 @@ class Crew {
 }  // namespace
 
 void read_all(const std::vector<TensorRead>& reads, int threads) {
-  const std::vector<TensorRead> pieces = cut(reads);
+  const int all = useful_threads(reads, threads);
+  const std::vector<TensorRead> pieces = cut(reads, all);
   Crew crew(pieces);
   {
     std::vector<std::jthread> others;
     try {
-      for (int i = useful_threads(reads, threads); i > 1; --i) {
+      for (int i = 1; i < all; ++i) {
         others.emplace_back([&crew] { crew.work(); });
       }
     } catch (const std::system_error&) {

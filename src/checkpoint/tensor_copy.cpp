@@ -15,6 +15,11 @@
 namespace accelerant::checkpoint {
 namespace {
 
+// More than the memory can keep busy, as a rule.
+constexpr int kMostThreads = 8;
+
+int reading_threads() { return std::min(at::get_num_threads(), kMostThreads); }
+
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
@@ -67,7 +72,7 @@ class DeviceReader {
   // Reads and sends what the buffer is for, and goes on with the other one, for tensors of `next_device`.
   void send(c10::Device next_device) {
     if (!sends_.empty()) {
-      read_all(reads_, at::get_num_threads());
+      read_all(reads_, reading_threads());
       for (const Send& one : sends_) one.to.copy_(one.from, /*non_blocking=*/true);
       copied_[turn_].emplace(device_.type());
       copied_[turn_]->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
@@ -89,23 +94,22 @@ class DeviceReader {
   std::vector<Send> sends_;
 };
 
-void convert(const TensorCopy& copy, int threads) {
+void convert(const TensorCopy& copy) {
   const auto type = *torch_dtype(*copy.stored->type);
   const at::Tensor whole = at::empty(copy.target.sizes(), at::TensorOptions().dtype(type));
-  read_all({{copy.file, copy.stored, 0, bytes_of(whole)}}, threads);
+  read_all({{copy.file, copy.stored, 0, bytes_of(whole)}}, reading_threads());
   copy.target.copy_(whole);
 }
 
 }  // namespace
 
 void read_tensors(const std::vector<TensorCopy>& copies) {
-  const int threads = at::get_num_threads();
   std::vector<TensorRead> direct;
   DeviceReader to_devices;
   for (const TensorCopy& copy : copies) {
     if (copy.target.numel() == 0) continue;
     if (!is_as_stored(copy) || !(copy.target.is_cpu() || copy.target.is_cuda())) {
-      convert(copy, threads);
+      convert(copy);
     } else if (copy.target.is_cuda()) {
       to_devices.read(copy);
     } else {
@@ -113,7 +117,7 @@ void read_tensors(const std::vector<TensorCopy>& copies) {
     }
   }
   to_devices.finish();
-  read_all(direct, threads);
+  read_all(direct, reading_threads());
 }
 
 void for_each_piece(const at::Tensor& tensor,

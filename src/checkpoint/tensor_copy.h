@@ -20,8 +20,9 @@ struct TensorCopy {
   at::Tensor target = {};
 };
 
-// Fills all targets, by as many threads as torch uses. Besides, at most one tensor that is converted and two buffers
-// for the way to a GPU are in memory. The targets are filled when it returns, those on a GPU too.
+// Fills all targets, by as many threads as torch uses but at most 8. Besides, at most one tensor that is converted, two
+// buffers of 32 MiB for the way to a GPU, and 8 MiB of the file for each thread are in memory. The targets are filled
+// when it returns, those on a GPU too.
 void read_tensors(const std::vector<TensorCopy>& copies);
 
 // Calls `take` with all bytes of the tensor in row-major order, in one or more pieces. At most one copy of the
