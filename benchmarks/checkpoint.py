@@ -1,6 +1,6 @@
-"""Models saved and loaded, in C++ and in Python, side by side.
+"""Models and whole trainings saved and loaded, in C++ and in Python, side by side.
 
-One process of each language answers requests in turn (see model_io.cpp), so that a slow moment of the machine hits
+One process of each language answers requests in turn (see model_io.cpp and checkpoint_loop.cpp), so that a slow moment of the machine hits
 both. Figures are medians over the rounds, with the quartiles beside them as a measure of noise. The files that are
 loaded are in the page cache. Saves are compared twice: on the disk, where Accelerant always waits for it and Python
 does so only if asked to, and in memory (tmpfs), where waiting costs nothing.
@@ -15,15 +15,19 @@ import tempfile
 import torch
 from training import Process
 
-PYTHON_SIDE = str(pathlib.Path(__file__).with_name("model_io.py"))
 MEMORY = "/dev/shm"
 TENSORS = 1_000_000
 LOADS = [("Accelerant load_checkpoint_in_model", "ours", "load"),
          ("Python load_file and load_state_dict", "python", "load"),
          ("Python load_model", "python", "load_model"),
-         ("Python load_file alone, into new tensors", "python", "load_file")]
+         ("Python load_file alone", "python", "load_file")]
 COPIES = [("memcpy, 1 thread", "ours", "memcpy"), ("copy_ of torch", "ours", "copy_")]
 OURS = LOADS[0][0]
+WAYS = [("Accelerant save_state", "ours", "sync"), ("Accelerant save_state, async", "ours", "async"),
+        ("Accelerate save_state, not synced", "python", "accelerate"),
+        ("Accelerate save_state, then fsync", "python", "accelerate-synced"),
+        ("torch.distributed.checkpoint.save", "python", "dcp"),
+        ("torch.distributed.checkpoint.async_save", "python", "dcp-async")]
 
 
 class Figure:
@@ -39,27 +43,30 @@ class Figure:
 
 
 class Sides:
-    def __init__(self, program, device):
+    def __init__(self, program, script, *arguments):
         threads = torch.get_num_threads()
-        self.processes = {"ours": Process([program, device], threads),
-                          "python": Process([sys.executable, PYTHON_SIDE, device], threads)}
+        script = str(pathlib.Path(__file__).with_name(script))
+        self.processes = {"ours": Process([program, *arguments], threads),
+                          "python": Process([sys.executable, script, *arguments], threads)}
 
     def ask(self, side, *words):
-        return self.processes[side].ask(*words)["seconds"]
+        return self.processes[side].ask(*words)
 
     def both(self, *words):
         for side in self.processes:
             self.ask(side, *words)
 
     def measure(self, cases, rounds):
-        """The cases are (name, side, words...). Whoever comes first may find a colder machine, so turns change."""
-        times = collections.defaultdict(list)
+        """The cases are (name, side, words...); the result is {name: {what was answered: Figure}}."""
+        times = collections.defaultdict(lambda: collections.defaultdict(list))
         for name, side, *words in cases:
             self.ask(side, *words)  # once for nothing
         for number in range(rounds):
+            # Whoever comes first may find a colder machine; so turns change.
             for name, side, *words in cases if number % 2 == 0 else reversed(cases):
-                times[name].append(self.ask(side, *words))
-        return {name: Figure(times[name]) for name, *_ in cases}
+                for what, seconds in self.ask(side, *words).items():
+                    times[name][what].append(seconds)
+        return {name: {what: Figure(values) for what, values in times[name].items()} for name, *_ in cases}
 
     def __enter__(self):
         return self
@@ -72,8 +79,8 @@ class Sides:
 def lines_of(title, figures, ours):
     lines = [f"## {title}", "", "| | ms | quartiles | Accelerant is so many times as fast |", "|---|---|---|---|"]
     for name, figure in figures.items():
-        ratio = "" if name == ours else f"{figure.median / figures[ours].median:.2f}"
-        lines.append(f"| {name} | {figure.cells()} | {ratio} |")
+        ratio = "" if name == ours else f"{figure['seconds'].median / figures[ours]['seconds'].median:.2f}"
+        lines.append(f"| {name} | {figure['seconds'].cells()} | {ratio} |")
     return lines
 
 
@@ -82,7 +89,10 @@ def load_table(sides, device, path, size, rounds):
     if device == "cpu":
         cases += [(name, side, what) for name, side, what in COPIES]
     figures = sides.measure(cases, rounds)
-    return lines_of(f"Loading {size / 1e9:.2f} GB from the page cache to {device}", figures, OURS)
+    lines = lines_of(f"Loading {size / 1e9:.2f} GB from the page cache to {device}", figures, OURS)
+    if device == "cpu":
+        lines += ["", "load_file alone only maps the file; what is used is read later."]
+    return lines
 
 
 def save_table(sides, folder, where, size, rounds):
@@ -101,10 +111,10 @@ def header_table(sides, folder, rounds):
     return lines_of(f"Opening a file of {TENSORS:,} tensors", figures, ours)
 
 
-def tables(program, device, rounds, quick):
+def model_tables(program, device, rounds, quick):
     blocks = 2 if quick else 21
     with tempfile.TemporaryDirectory() as disk, tempfile.TemporaryDirectory(dir=MEMORY) as memory, \
-            Sides(program, device) as sides:
+            Sides(program, "model_io.py", device) as sides:
         sides.both("model", blocks)
         model = pathlib.Path(disk, "model.safetensors")
         sides.ask("python", "save_and_sync", model)
@@ -117,10 +127,45 @@ def tables(program, device, rounds, quick):
     return lines
 
 
-def table(program, rounds, quick):
-    """Each round takes about half a second, but for what the disk takes."""
-    rounds = 1 if quick else 5 * rounds
-    lines = tables(program, "cpu", rounds, quick)
+def state_table(sides, folder, size, rounds):
+    """How long a save holds the training up, and when it is on the disk."""
+    figures = sides.measure([(name, side, "save", way, size, f"{folder}/{side}") for name, side, way in WAYS], rounds)
+    lines = [f"## Saving a training of {size}, weights and AdamW's state", "",
+             "| | training held up, ms | quartiles | complete, ms | quartiles |", "|---|---|---|---|---|"]
+    return lines + [f"| {name} | {figure['blocked'].cells()} | {figure['complete'].cells()} |"
+                    for name, figure in figures.items()]
+
+
+def training_table(sides, folder, device, size, steps, every, rounds):
+    """What saves cost a training that goes on."""
+    cases = [(f"no saves, {side}", side, "train", "none", size, f"{folder}/{side}", steps, every)
+             for side in ("ours", "python")]
+    cases += [(name, side, "train", way, size, f"{folder}/{side}", steps, every) for name, side, way in WAYS]
+    figures = sides.measure(cases, rounds)
+    lines = [f"## Training of {size} on {device} with a save every {every} of {steps} steps", "",
+             "| | steps/s | slower than without saves | until the last save is complete, s |", "|---|---|---|---|"]
+    for name, side, *_ in cases:
+        trained, alone = figures[name]["trained"].median, figures[f"no saves, {side}"]["trained"].median
+        lines.append(f"| {name} | {steps / trained:.1f} | {100 * (trained / alone - 1):.1f} % "
+                     f"| {figures[name]['complete'].median:.2f} |")
+    return lines
+
+
+def state_tables(program, rounds, quick):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rounds = 1 if quick else 2 * rounds + 1
+    with tempfile.TemporaryDirectory() as folder, Sides(program, "checkpoint_loop.py") as sides:
+        lines = state_table(sides, folder, "100MB", rounds)
+        size, steps, every = ("1GB", 2000, 500) if device == "cuda" and not quick else ("100MB", 40, 20)
+        if not quick:
+            lines += ["", *state_table(sides, folder, "1GB", rounds)]
+        lines += ["", *training_table(sides, folder, device, size, steps, every, 1 if quick else 3)]
+    return lines
+
+
+def table(model_program, state_program, rounds, quick):
+    lines = model_tables(model_program, "cpu", 1 if quick else 5 * rounds, quick)
     if torch.cuda.is_available():
-        lines += ["", *tables(program, "cuda", rounds, quick)]
+        lines += ["", *model_tables(model_program, "cuda", 1 if quick else 5 * rounds, quick)]
+    lines += ["", *state_tables(state_program, rounds, quick)]
     return "\n".join(lines) + "\n"

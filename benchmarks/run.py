@@ -128,7 +128,8 @@ def main():
     parser.add_argument("--training", help="the C++ benchmark of training steps, bench-training")
     parser.add_argument("--distributed", help="the C++ benchmark of several processes, bench-distributed")
     parser.add_argument("--launcher", help="the command accelerant, whose start-up is measured with --distributed")
-    parser.add_argument("--checkpoint", help="the C++ benchmark of saving and loading models, bench-model-io")
+    parser.add_argument("--checkpoint", nargs=2, metavar=("MODELS", "TRAININGS"),
+                        help="the C++ benchmarks of saving and loading, bench-model-io and bench-checkpoint")
     parser.add_argument("--sweep", action="store_true", help="with --distributed: also try sizes of buckets")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true",
@@ -149,7 +150,7 @@ def main():
         text += distributed.table(arguments.distributed, arguments.launcher,
                                   1 if arguments.quick else arguments.rounds, arguments.quick, arguments.sweep) + "\n"
     if arguments.checkpoint:
-        text += checkpoint.table(arguments.checkpoint, arguments.rounds, arguments.quick) + "\n"
+        text += checkpoint.table(*arguments.checkpoint, arguments.rounds, arguments.quick) + "\n"
     print(text)
     if arguments.save:
         pathlib.Path(arguments.save).write_text(text.rstrip() + "\n")

@@ -22,12 +22,21 @@ Accelerator::~Accelerator() = default;
 Accelerator::Accelerator(Accelerator&&) noexcept = default;
 Accelerator& Accelerator::operator=(Accelerator&&) noexcept = default;
 
-Epochs Accelerator::epochs(int64_t count) const {
+Epochs Accelerator::epochs(int64_t count) {
   if (count < 0) {
     throw Error(ErrorDetails{
         .problem = "epochs() got a wrong number", .expected = "0 or more", .got = c10::str(count)});
   }
-  return {0, count};
+  const auto& progress = core_->progress;
+  return {progress->begin_epochs(count), count, progress};
+}
+
+void detail::note_epoch(const std::weak_ptr<TrainingProgress>& progress, int64_t epoch) {
+  if (const auto living = progress.lock()) living->begin_epoch(epoch);
+}
+
+void detail::note_end_of_epochs(const std::weak_ptr<TrainingProgress>& progress) {
+  if (const auto living = progress.lock()) living->end_epochs();
 }
 
 NoSyncScope Accelerator::no_sync(const ModelBase& model) {
@@ -126,6 +135,39 @@ dist::BatchRows Accelerator::current_rows() const {
           .everywhere = loader.all_have_batch()};
 }
 
-void Accelerator::end_training() { core_->world->close(); }
+std::string Accelerator::save_state(const SaveStateOptions& options) {
+  return core_->checkpoints.save(std::nullopt, options);
+}
+
+std::string Accelerator::save_state(const std::string& folder, const SaveStateOptions& options) {
+  return core_->checkpoints.save(folder, options);
+}
+
+void Accelerator::wait_for_saves() { core_->checkpoints.wait(); }
+
+LoadedState Accelerator::load_state() { return core_->checkpoints.load(std::nullopt); }
+
+LoadedState Accelerator::load_state(const std::string& folder) {
+  return core_->checkpoints.load(folder);
+}
+
+void Accelerator::stop_if_preempted() { core_->stop_if_preempted(); }
+
+StateHookHandle Accelerator::register_save_state_pre_hook(StateHook hook) {
+  return core_->checkpoints.add_save_hook(std::move(hook));
+}
+
+StateHookHandle Accelerator::register_load_state_pre_hook(StateHook hook) {
+  return core_->checkpoints.add_load_hook(std::move(hook));
+}
+
+void Accelerator::register_custom(detail::CustomObject object) {
+  core_->checkpoints.add_custom(std::move(object));
+}
+
+void Accelerator::end_training() {
+  core_->checkpoints.wait();
+  core_->world->close();
+}
 
 }  // namespace accelerant

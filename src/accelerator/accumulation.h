@@ -80,6 +80,16 @@ struct Window {
 
   // Gradients wait here for the rest of the window, or for the end of its last scope.
   bool is_gathering() const { return gathered.micro_steps > 0 && (in_scope || !complete); }
+
+  // Micro-steps that no update has been made from yet.
+  bool has_unused_gradients() const {
+    return complete ? gathered.micro_steps > 0 && !gathered.used : micro_steps > 0;
+  }
+
+  // All micro-steps have run, but no optimizer has stepped yet.
+  bool awaits_step() const {
+    return in_scope && complete && backward_ran && !stepped && !gathered.used;
+  }
 };
 
 void begin_micro_step(Window& window, const WindowRules& rules, const LoaderProgress& loader);
@@ -126,6 +136,12 @@ class Accumulation {
 
   // Whether any window is.
   bool is_gathering() const;
+
+  // All of them, in the order in which they were made.
+  const std::vector<std::shared_ptr<Window>>& windows() const { return windows_; }
+
+  // A window goes on that was saved: it becomes the latest.
+  void go_on_with(std::shared_ptr<Window> window) { latest_ = std::move(window); }
 
   // All windows start over.
   void start_over(const WindowRules& rules, const LoaderProgress& loader);

@@ -8,11 +8,13 @@
 #include <cstdlib>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/preempted.h"
 #include "accelerant/dist/collectives.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/resolve_options.h"
 #include "core/heap.h"
 #include "dist/network.h"
+#include "dist/preemption.h"
 
 namespace accelerant::detail {
 namespace {
@@ -39,6 +41,7 @@ Core::Core(AcceleratorOptions given)
     if (options.device->is_cpu()) keep_freed_memory();
   }
   world = dist::World::join(environment, options.process_group, *options.device);
+  if (*options.project.save_on_preemption) preemption = std::make_unique<dist::Preemption>(*world);
   if (world->is_connected()) batch_channel = data::batch_channel(world);
   if (world->is_connected() && scaler.is_enabled()) {
     // Gradients that are exchanged overflow everywhere at once, but not all are: those of loose
@@ -48,6 +51,8 @@ Core::Core(AcceleratorOptions given)
     });
   }
 }
+
+Core::~Core() = default;
 
 WindowRules Core::window_rules() const {
   return {.steps = *options.gradient_accumulation.steps,
@@ -107,6 +112,36 @@ void Core::update_scaler() {
     optimizer->multiply_gradients({.device_factor = scaler.scale(one).div(before)});
   }
   for (const auto& optimizer : optimizers.all()) optimizer->begin_iteration();
+}
+
+void Core::settle_scaler() {
+  if (scaler.is_enabled() && scaler_has_checks) update_scaler();
+}
+
+void Core::note_loop(data::LoaderState& loader, bool active) {
+  if (active) {
+    checkpoints.begin_loop(loader);
+    active_loaders.push_back(&loader);
+    progress->begin_loop(loader, backwards);
+  } else {
+    std::erase(active_loaders, &loader);
+    progress->end_loop(loader, backwards);
+  }
+}
+
+void Core::stop_if_preempted() {
+  if (!preemption || updates == updates_seen_by_preemption) return;
+  updates_seen_by_preemption = updates;
+  if (!preemption->at_boundary()) return;
+  throw Preempted(preemption->signal(), checkpoints.save(std::nullopt, {}));
+}
+
+std::vector<std::shared_ptr<data::LoaderState>> Core::living_loaders() const {
+  std::vector<std::shared_ptr<data::LoaderState>> living;
+  for (const PreparedLoader& loader : loaders) {
+    if (auto state = loader.state.lock()) living.push_back(std::move(state));
+  }
+  return living;
 }
 
 std::vector<std::shared_ptr<OptimizerState>> Core::owners_of(

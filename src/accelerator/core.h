@@ -15,7 +15,13 @@
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/world.h"
 #include "accelerator/accumulation.h"
+#include "accelerator/checkpoints.h"
 #include "accelerator/registry.h"
+#include "accelerator/training_progress.h"
+
+namespace accelerant::dist {
+class Preemption;
+}
 
 namespace accelerant::detail {
 
@@ -31,6 +37,7 @@ struct PreparedLoader {
 
 struct Core {
   explicit Core(AcceleratorOptions given);
+  ~Core();
 
   WindowRules window_rules() const;
 
@@ -49,6 +56,20 @@ struct Core {
   // Ends it at once. Gradients that were made with the scale before are brought to the new one.
   void update_scaler();
 
+  // The same at a checkpoint, which counts the batch in hand as done: it does not wait for the end of a scope, nor
+  // for windows that are half complete.
+  void settle_scaler();
+
+  // A loop over a prepared loader begins or ends.
+  void note_loop(data::LoaderState& loader, bool active);
+
+  // The work with a batch has ended. If the training is to stop, and an update has been made: saves, and throws
+  // Preempted.
+  void stop_if_preempted();
+
+  // Of the prepared loaders, in the order of their preparation.
+  std::vector<std::shared_ptr<data::LoaderState>> living_loaders() const;
+
   // The prepared optimizers that own one of the tensors.
   std::vector<std::shared_ptr<OptimizerState>> owners_of(
       const std::vector<at::Tensor>& tensors) const;
@@ -63,6 +84,7 @@ struct Core {
   bool manual_sync = true;         // sync_gradients for optimizers outside of all windows
   bool scaler_has_checks = false;  // an optimizer was unscaled or stepped since its last update
   int64_t backwards = 0;           // run so far
+  int64_t updates = 0;             // steps of optimizers so far
 
   // The last backward that exchanged gradients: when it ended, and how long this process had waited for others
   // by then. In seconds.
@@ -78,6 +100,14 @@ struct Core {
   Registry<SchedulerState> schedulers;
   std::vector<PreparedLoader> loaders;
   std::vector<data::LoaderState*> active_loaders;  // innermost loop last
+
+  // Shared with the loops over epochs, which may outlive the Accelerator.
+  std::shared_ptr<TrainingProgress> progress = std::make_shared<TrainingProgress>();
+
+  std::unique_ptr<dist::Preemption> preemption;  // null if signals are not watched
+  int64_t updates_seen_by_preemption = 0;
+
+  Checkpoints checkpoints{*this};  // last, so that its saves end before the connections do
 };
 
 // The Core of a prepared object; an Error if the Accelerator is gone or has forgotten the object.

@@ -162,6 +162,7 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
     last_step_ = core->scaler.step(*optimizer_);
   }
   stage_ = Stage::done;
+  ++core->updates;
   core->scaler_has_checks = true;
   used_gradients_ = fingerprint_of_gradients(*optimizer_);
   backwards_at_last_step_ = core->backwards;

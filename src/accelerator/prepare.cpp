@@ -30,6 +30,7 @@ std::shared_ptr<detail::ModelState> register_access(const std::shared_ptr<detail
   }
   auto state = std::make_shared<detail::ModelState>(core, std::move(module), options);
   core->models.add(state);
+  core->checkpoints.resume_prepared();
   return state;
 }
 
@@ -40,6 +41,7 @@ std::shared_ptr<detail::SchedulerState> register_schedule(
   }
   auto state = std::make_shared<detail::SchedulerState>(core, std::move(schedule));
   core->schedulers.add(state);
+  core->checkpoints.resume_prepared();
   return state;
 }
 
@@ -75,6 +77,7 @@ Optimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer
   }
   auto state = std::make_shared<detail::OptimizerState>(core_, std::move(optimizer), options);
   core_->optimizers.add(state);
+  core_->checkpoints.resume_prepared();
   return Optimizer(std::move(state));
 }
 
@@ -136,14 +139,12 @@ data::Placement Accelerator::placement() const {
           .prefetch = given.prefetch,
           .on_loop = [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState& loader,
                                                                  bool active) {
-            const auto core = weak.lock();
-            if (!core) return;
-            if (active) {
-              core->active_loaders.push_back(&loader);
-            } else {
-              std::erase(core->active_loaders, &loader);
-            }
-          }};
+            if (const auto core = weak.lock()) core->note_loop(loader, active);
+          },
+          .on_batch_end =
+              [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState&) {
+                if (const auto core = weak.lock()) core->stop_if_preempted();
+              }};
 }
 
 // Processes must go through the data in the same order, so all take the seed of the main one.
@@ -173,6 +174,7 @@ void Accelerator::add_loader(std::shared_ptr<const void> original,
   std::erase_if(core_->loaders, [&](const auto& loader) { return loader.original == original; });
   core_->loaders.push_back(
       {.original = std::move(original), .state = state, .handle = std::move(handle)});
+  core_->checkpoints.resume_prepared();
 }
 
 }  // namespace accelerant

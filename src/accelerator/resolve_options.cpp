@@ -122,6 +122,25 @@ c10::Device choose_device(const AcceleratorOptions& options, const dist::Environ
   return *device;
 }
 
+// A launcher has started this process again after a failure.
+bool is_restarted() {
+  const auto count = variable("TORCHELASTIC_RESTART_COUNT");
+  return count && *count != "0";
+}
+
+void resolve_resume(ProjectOptions& project) {
+  if (!project.resume) project.resume = !project.dir.empty() && is_restarted() ? "auto" : "no";
+  if (*project.resume == "auto" && project.dir.empty()) {
+    throw Error(ErrorDetails{.problem = "project.resume = \"auto\" needs a project",
+                             .expected = "project.dir",
+                             .got = "none",
+                             .hint = ".project = {.dir = \"runs/first\", .resume = \"auto\"}"});
+  }
+  if (!project.save_on_preemption) {
+    project.save_on_preemption = !project.dir.empty() && *project.resume != "no";
+  }
+}
+
 void require_at_least(int64_t least, const std::optional<int64_t>& value, const char* name) {
   if (!value || *value >= least) return;
   throw Error(ErrorDetails{.problem = c10::str("The option ", name, " is out of range"),
@@ -151,6 +170,9 @@ AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& 
   options.scaler.device = options.device->type();
   options.scaler.enabled = options.scaler.enabled && *options.mixed_precision == Precision::fp16;
   if (options.project.logging_dir.empty()) options.project.logging_dir = options.project.dir;
+  require_at_least(1, options.project.total_limit, "project.total_limit");
+  require_at_least(0, options.project.iteration, "project.iteration");
+  resolve_resume(options.project);
   return options;
 }
 

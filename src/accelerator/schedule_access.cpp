@@ -62,16 +62,19 @@ class TorchSchedule : public ScheduleAccess {
     for (int64_t i = 0; i < steps; ++i) scheduler_.step();
   }
   void advance_by_metric(double) override { refuse_metric(); }
-  nlohmann::json state_dict() const override { refuse_state(); }
-  void load_state_dict(const nlohmann::json&) override { refuse_state(); }
+  // The rates themselves are part of the optimizer.
+  nlohmann::json state_dict() const override { return {{"step_count", StepCount::of(scheduler_)}}; }
+  void load_state_dict(const nlohmann::json& state) override {
+    StepCount::of(scheduler_) = state.at("step_count").get<unsigned>();
+  }
 
  private:
-  [[noreturn]] static void refuse_state() {
-    throw Error(ErrorDetails{.problem = "Schedules of torch::optim cannot save their state",
-                             .expected = "a schedule of accelerant::optim",
-                             .got = "a torch::optim::LRScheduler",
-                             .hint = "use accelerant::optim::step_decay and its relatives"});
-  }
+  // The count is there for derived classes only.
+  struct StepCount : torch::optim::LRScheduler {
+    static unsigned& of(torch::optim::LRScheduler& scheduler) {
+      return scheduler.*(&StepCount::step_count_);
+    }
+  };
 
   torch::optim::LRScheduler& scheduler_;
 };

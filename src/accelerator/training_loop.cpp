@@ -35,6 +35,7 @@ void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
 // What every form of backward does first; returns the window the loss belongs to.
 Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions& options) {
   check_loss(loss, options);
+  core.checkpoints.finish_resume();
   ++core.backwards;
   Window* window = core.accumulation.open();
   if (window == nullptr) {

@@ -4,11 +4,13 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "accelerant/core/error.h"
 #include "checkpoint/model_files.h"
+#include "checkpoint/model_loading.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"
@@ -37,7 +39,7 @@ std::string misfit_of(const at::Tensor& target, const checkpoint::WeightTensor& 
   if (target.sizes() != c10::IntArrayRef(stored.shape)) {
     return c10::str("shape: expected ", target.sizes(), ", got ", c10::IntArrayRef(stored.shape));
   }
-  const auto type = stored.type ? checkpoint::torch_dtype(*stored.type) : std::nullopt;
+  const auto type = checkpoint::archive_type(stored.dtype);
   if (!type || !can_become(*type, target.scalar_type())) {
     return c10::str("type: expected ", c10::toString(target.scalar_type()), ", got ", stored.dtype);
   }
@@ -128,15 +130,24 @@ void place_tensors(const StateDict& state, const LoadModelOptions& options) {
 
 }  // namespace
 
+checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
+                                                      const std::string& path,
+                                                      const LoadModelOptions& options) {
+  const auto files = std::make_shared<const WeightFiles>(open_model(path));
+  Plan plan = make_plan(state, TensorsByName(*files));
+  require_fit(plan, path, options.strict);
+  return {.names = plan.names, .load = [files, state, options, copies = std::move(plan.copies)] {
+            const at::NoGradGuard no_grad;
+            place_tensors(state, options);
+            read_tensors(copies);
+          }};
+}
+
 LoadedModel load_checkpoint_in_model(const StateDict& state, const std::string& path,
                                      const LoadModelOptions& options) {
-  const checkpoint::WeightFiles files = checkpoint::open_model(path);
-  Plan plan = make_plan(state, TensorsByName(files));
-  require_fit(plan, path, options.strict);
-  const at::NoGradGuard no_grad;
-  place_tensors(state, options);
-  checkpoint::read_tensors(plan.copies);
-  return plan.names;
+  const checkpoint::PreparedModel prepared = checkpoint::prepare_loading(state, path, options);
+  prepared.load();
+  return prepared.names;
 }
 
 LoadedModel load_checkpoint_in_model(torch::nn::Module& module, const std::string& path,

@@ -1,21 +1,15 @@
 #include "accelerant/checkpoint/save_model.h"
 
-#include <c10/util/StringUtil.h>
-
-#include <memory>
+#include <span>
 #include <unordered_map>
-#include <utility>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/safetensors_writer.h"
 #include "accelerant/format/shard_index.h"
 #include "accelerant/format/shard_split.h"
-#include "accelerant/format/torch_archive.h"
 #include "checkpoint/file_writer.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/shared_tensors.h"
-#include "checkpoint/tensor_copy.h"
-#include "checkpoint/tensor_dtype.h"
+#include "checkpoint/tensor_writer.h"
 #include "core/files.h"
 #include "tensor/module_state.h"
 
@@ -24,29 +18,9 @@ namespace {
 
 using checkpoint::FileWriter;
 
-c10::ScalarType stored_type(const at::Tensor& tensor, const SaveModelOptions& options) {
-  return options.dtype && tensor.is_floating_point() ? *options.dtype : tensor.scalar_type();
-}
-
-void require_storable(const std::string& name, const at::Tensor& tensor,
-                      const SaveModelOptions& options) {
-  std::string got;
-  if (!tensor.defined() || tensor.is_meta()) {
-    got = "a tensor without data";
-  } else if (tensor.layout() != at::kStrided) {
-    got = "a tensor whose layout is " + c10::str(tensor.layout());
-  } else if (!checkpoint::format_dtype(stored_type(tensor, options))) {
-    got = std::string("a tensor of the type ") + c10::toString(stored_type(tensor, options));
-  } else {
-    return;
-  }
-  throw Error(ErrorDetails{.problem = "The tensor '" + name + "' cannot be saved",
-                           .expected = "a dense tensor of a type that safetensors has",
-                           .got = got});
-}
-
 uint64_t stored_bytes(const at::Tensor& tensor, const SaveModelOptions& options) {
-  return static_cast<uint64_t>(tensor.numel()) * c10::elementSize(stored_type(tensor, options));
+  return static_cast<uint64_t>(tensor.numel()) *
+         c10::elementSize(checkpoint::stored_type(tensor, options.dtype));
 }
 
 // The tensors that go into files; which of them share memory matters where all names are stored.
@@ -72,53 +46,6 @@ format::ShardPlan plan_shards(const StateDict& stored,
   return plan;
 }
 
-void write_safetensors(const format::Shard& shard, const StateDict& state,
-                       const std::map<std::string, std::string>& aliases,
-                       const SaveModelOptions& options, format::ByteSink& sink) {
-  // "pt" is what makes Python's libraries accept the file.
-  format::Metadata metadata = {{"format", "pt"}};
-  std::vector<format::TensorToWrite> tensors;
-  for (const std::string& name : shard.tensors) {
-    const at::Tensor& tensor = state[name];
-    const c10::ScalarType type = stored_type(tensor, options);
-    tensors.push_back({.name = name,
-                       .dtype = *checkpoint::format_dtype(type),
-                       .shape = tensor.sizes().vec(),
-                       .produce = [&tensor, type](format::ByteSink& target) {
-                         checkpoint::for_each_piece(tensor.to(type),
-                                                    [&](auto bytes) { target.write(bytes); });
-                       }});
-    for (const auto& [alias, kept] : aliases) {
-      if (kept == name) metadata.emplace(alias, kept);
-    }
-  }
-  format::SafetensorsWriter(std::move(tensors), metadata).write(sink);
-}
-
-void write_archive(const format::Shard& shard, const StateDict& state,
-                   const std::map<std::string, std::string>& aliases,
-                   const SaveModelOptions& options, format::ByteSink& sink) {
-  std::unordered_map<std::string, std::shared_ptr<const format::PlainStorage>> storages;
-  format::PlainDict dict;
-  dict.kind = format::PlainDictKind::ordered;
-  for (const std::string& name : shard.tensors) {
-    const at::Tensor& tensor = state[name];
-    const c10::ScalarType type = stored_type(tensor, options);
-    const auto alias = aliases.find(name);
-    auto& storage = storages[alias == aliases.end() ? name : alias->second];
-    if (!storage) {
-      const auto plain = std::make_shared<at::Tensor>(tensor.detach().to(type).cpu().contiguous());
-      storage = std::make_shared<format::PlainStorage>(
-          std::span(static_cast<const std::byte*>(plain->const_data_ptr()), plain->nbytes()),
-          plain);
-    }
-    dict.set(name, format::PlainTensor::contiguous(
-                       std::string(format::dtype_name(*checkpoint::format_dtype(type))),
-                       tensor.sizes().vec(), storage));
-  }
-  format::write_torch_archive(std::move(dict), sink);
-}
-
 SavedModel write_files(const std::string& folder, const StateDict& state,
                        const SaveModelOptions& options) {
   const auto distinct = checkpoint::distinct_tensors(state);
@@ -131,9 +58,10 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
   const auto plan = plan_shards(stored, distinct.aliases, naming, options);
   SavedModel saved{.total_size = plan.total_size};
   for (const format::Shard& shard : plan.shards) {
-    FileWriter file(join_path(folder, shard.file));
-    const auto write = options.safe_serialization ? write_safetensors : write_archive;
-    write(shard, stored, distinct.aliases, options, file);
+    FileWriter file(join_path(folder, shard.file), checkpoint::SumUp::no);
+    const auto write =
+        options.safe_serialization ? checkpoint::write_safetensors : checkpoint::write_archive;
+    write(shard.tensors, stored, distinct.aliases, options.dtype, file);
     file.finish();
     saved.files.push_back(shard.file);
   }
@@ -152,7 +80,8 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
 SavedModel save_model(const StateDict& state, const std::string& folder,
                       const SaveModelOptions& options) {
   format::parse_byte_size(options.max_shard_size);  // an Error before anything happens
-  for (const auto& item : state) require_storable(item.key(), item.value(), options);
+  for (const auto& item : state)
+    checkpoint::require_storable(item.key(), item.value(), options.dtype);
   const std::string saving = checkpoint::begin_model(folder);
   SavedModel saved;
   try {

@@ -25,7 +25,7 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
 }
 
 bool is_as_stored(const TensorCopy& copy) {
-  return copy.target.scalar_type() == *torch_dtype(*copy.stored->type) &&
+  return copy.target.scalar_type() == *archive_type(copy.stored->dtype) &&
          copy.target.is_contiguous();
 }
 
@@ -95,7 +95,7 @@ class DeviceReader {
 };
 
 void convert(const TensorCopy& copy) {
-  const auto type = *torch_dtype(*copy.stored->type);
+  const auto type = *archive_type(copy.stored->dtype);
   const at::Tensor whole = at::empty(copy.target.sizes(), at::TensorOptions().dtype(type));
   read_all({{copy.file, copy.stored, 0, bytes_of(whole)}}, reading_threads());
   copy.target.copy_(whole);

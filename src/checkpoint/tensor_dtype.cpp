@@ -10,6 +10,10 @@ namespace {
 using c10::ScalarType;
 using format::DType;
 
+// The archives of torch have two types that safetensors lacks.
+constexpr const char* kComplexHalf = "C32";
+constexpr const char* kComplexDouble = "C128";
+
 constexpr std::pair<ScalarType, DType> kTypes[] = {
     {ScalarType::Bool, DType::boolean},
     {ScalarType::Byte, DType::u8},
@@ -44,6 +48,20 @@ std::optional<ScalarType> torch_dtype(DType type) {
   const auto* found =
       std::ranges::find(kTypes, type, [](const auto& entry) { return entry.second; });
   return found == std::end(kTypes) ? std::nullopt : std::optional(found->first);
+}
+
+std::optional<ScalarType> archive_type(const std::string& name) {
+  if (name == kComplexHalf) return ScalarType::ComplexHalf;
+  if (name == kComplexDouble) return ScalarType::ComplexDouble;
+  const auto type = format::dtype_from_name(name);
+  return type ? torch_dtype(*type) : std::nullopt;
+}
+
+std::optional<std::string> archive_type_name(ScalarType type) {
+  if (type == ScalarType::ComplexHalf) return kComplexHalf;
+  if (type == ScalarType::ComplexDouble) return kComplexDouble;
+  const auto found = format_dtype(type);
+  return found ? std::optional(std::string(format::dtype_name(*found))) : std::nullopt;
 }
 
 }  // namespace accelerant::checkpoint

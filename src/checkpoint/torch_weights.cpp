@@ -1,4 +1,4 @@
-// Files of Python's torch.save, as weights.
+// Files of Python's torch.save, and modules of torch::save and TorchScript, as weights.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -53,15 +53,27 @@ std::string text_of(const json& value) {
 
 class TorchWeights final : public WeightFile {
  public:
-  explicit TorchWeights(const std::string& path) : WeightFile(path) {
+  // Of Python's torch.save: a state dict, or anything else.
+  static std::unique_ptr<WeightFile> of_python(const std::string& path) {
+    std::unique_ptr<TorchWeights> file(new TorchWeights(path));
     const PlainValue content = format::read_torch_archive(path);
-    other_content_ = beside_tensors(content);
-    if (is_weights()) {
-      attributes_ = content.as_dict().attributes;
-      add_state(content.as_dict());
+    file->other_content_ = beside_tensors(content);
+    if (file->is_weights()) {
+      file->attributes_ = content.as_dict().attributes;
+      file->add_state(content.as_dict());
     } else {
-      add("", content);
+      file->add("", content);
     }
+    return file;
+  }
+
+  // Of torch::save in C++, or of TorchScript: the tensors of a module and of those in it.
+  static std::unique_ptr<WeightFile> of_module(const std::string& path) {
+    std::unique_ptr<TorchWeights> file(new TorchWeights(path));
+    format::PlainDict state;
+    add_module(format::read_module_archive(path), "", state);
+    file->add_state(state);
+    return file;
   }
 
   const char* format() const override { return "torch"; }
@@ -91,6 +103,20 @@ class TorchWeights final : public WeightFile {
   }
 
  private:
+  using WeightFile::WeightFile;
+
+  static void add_module(const PlainValue& module, const std::string& prefix,
+                         format::PlainDict& state) {
+    if (module.kind() == PlainValue::Kind::tensor) state.items.push_back({prefix, module});
+    // Other attributes, as whether it was training, are no weights.
+    if (module.kind() != PlainValue::Kind::dict) return;
+    for (const PlainItem& item : module.as_dict().items) {
+      if (item.key.kind() == PlainValue::Kind::string) {
+        add_module(item.value, below(prefix, item.key.as_string()), state);
+      }
+    }
+  }
+
   struct Rows {
     std::size_t number = 0;
     std::vector<std::byte> bytes = {};
@@ -204,7 +230,8 @@ class TorchWeights final : public WeightFile {
 }  // namespace
 
 std::unique_ptr<WeightFile> open_torch_file(const std::string& path) {
-  return std::make_unique<TorchWeights>(path);
+  const bool is_module = format::kind_of_archive(path) == format::ArchiveKind::torchscript_or_cpp;
+  return is_module ? TorchWeights::of_module(path) : TorchWeights::of_python(path);
 }
 
 }  // namespace accelerant::checkpoint

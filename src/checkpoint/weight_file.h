@@ -94,10 +94,11 @@ class WeightFile {
   std::string other_content_;
 };
 
-// A safetensors file, or one of Python's torch.save, whatever its name.
+// A safetensors file, one of Python's torch.save, or one of torch::save in C++ that holds a module, of which the
+// tensors are taken; whatever its name.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
 
-// The second of these.
+// The second and third of these.
 std::unique_ptr<WeightFile> open_torch_file(const std::string& path);
 
 }  // namespace accelerant::checkpoint

@@ -17,6 +17,7 @@ struct Arguments {
   std::string num_processes = {};
   double monitor_interval = 0.1;
   double grace = 30;
+  double saving_grace = 600;
 };
 
 void add_placement(CLI::App& app, Arguments& arguments) {
@@ -85,6 +86,12 @@ void add_failures(CLI::App& app, Arguments& arguments) {
       ->group(group);
   app.add_option("--grace", arguments.grace,
                  "How long processes may take to stop before they are killed. Default: 30 s")
+      ->option_text("SECONDS")
+      ->group(group);
+  app.add_option(
+         both_spellings("--saving-grace"), arguments.saving_grace,
+         "The same for processes that are saving their state since they were asked to stop. "
+         "Default: 600 s")
       ->option_text("SECONDS")
       ->group(group);
   app.add_option(both_spellings("--monitor-interval"), arguments.monitor_interval,
@@ -159,7 +166,8 @@ int launch_command(int argc, char** argv) {
       "Starts a program in one or more processes that train together, and watches over them:\n"
       "when one fails the others are stopped, and why is the last thing on the screen.\n\n"
       "Exit code: 0, or that of the process that failed first (128 + signal if one ended it);\n"
-      "128 + signal if one stopped the launcher; 126 or 127 if the program cannot be started;\n"
+      "128 + signal if one stopped the launcher; 75 if all have saved their state and stopped on\n"
+      "request (SIGTERM, SIGUSR1); 126 or 127 if the program cannot be started;\n"
       "2 if the launch itself cannot work.\n");
   app->prefix_command();
   add_placement(*app, arguments);
@@ -176,6 +184,7 @@ int launch_command(int argc, char** argv) {
   complete_from_environment(options);
   options.monitor_interval = std::chrono::duration<double>(arguments.monitor_interval);
   options.grace = std::chrono::duration<double>(arguments.grace);
+  options.saving_grace = std::chrono::duration<double>(arguments.saving_grace);
   options.num_processes = launch::count_processes(
       arguments.num_processes, options.standalone ? 1 : options.num_machines, options.cpu);
   return launch::launch(options).exit_code;

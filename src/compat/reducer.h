@@ -20,6 +20,20 @@ struct ReducerArguments {
   std::unordered_map<size_t, std::string> names;
 };
 
+// What the Reducer has learnt from the iterations there were. Parameters are indices.
+struct LearntOrder {
+  std::vector<std::vector<size_t>> buckets = {};
+  bool is_rebuilt = false;  // into these buckets, which stay
+  std::vector<size_t> arrival =
+      {};  // of gradients, from which buckets are to be made before the next forward
+};
+
+// Of a static graph, in its first iteration.
+struct LearntGraph {
+  std::vector<int> uses = {};      // of each parameter in this process
+  std::vector<bool> is_used = {};  // each parameter, by any process
+};
+
 // Also tells where an iteration stands, which the Reducer itself keeps for its children.
 class Reducer : public c10d::Reducer {
  public:
@@ -30,11 +44,10 @@ class Reducer : public c10d::Reducer {
                       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
                       /*bucket_bytes_cap_list=*/{}) {}
 
-  // Remembers the hook, which the Reducer keeps to itself.
-  void register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook) {
-    c10d::CommHookInterface* registered = hook.get();
-    c10d::Reducer::register_comm_hook(std::move(hook));
-    hook_ = registered;
+  // Shares the hook, which may outlive this Reducer.
+  void register_comm_hook(const std::shared_ptr<c10d::CommHookInterface>& hook) {
+    c10d::Reducer::register_comm_hook(std::make_unique<SharedHook>(hook));
+    hook_ = hook;
   }
 
   // Ends what run_comm_hook() began, as the Reducer itself does at the end of backward: a hook may exchange
@@ -85,8 +98,67 @@ class Reducer : public c10d::Reducer {
     return require_finalize_;
   }
 
+  LearntOrder learnt_order() const {
+    const std::lock_guard lock(mutex_);
+    LearntOrder learnt{.is_rebuilt = has_rebuilt_bucket_};
+    for (const Bucket& bucket : buckets_) learnt.buckets.push_back(bucket.variable_indices);
+    if (should_rebuild_buckets()) {
+      for (const int64_t index : rebuilt_param_indices_) {
+        learnt.arrival.push_back(static_cast<size_t>(index));
+      }
+    }
+    return learnt;
+  }
+
+  // For a Reducer that was made with the buckets.
+  void restore_order(const LearntOrder& learnt) {
+    const std::lock_guard lock(mutex_);
+    has_rebuilt_bucket_ = learnt.is_rebuilt;
+    for (const size_t index : learnt.arrival) push_rebuilt_params(index);
+  }
+
+  LearntGraph learnt_graph() const {
+    const std::lock_guard lock(mutex_);
+    LearntGraph learnt;
+    for (size_t i = 0; i < params_.size(); ++i) {
+      const auto uses = numGradHooksTriggeredMap_.find(i);
+      learnt.uses.push_back(uses == numGradHooksTriggeredMap_.end() ? 0 : uses->second);
+      // Where a parameter is unused in this process, what the others said has been waited for.
+      learnt.is_used.push_back(local_used_map_[static_cast<int64_t>(i)].item<int>() != 0);
+    }
+    return learnt;
+  }
+
+  // For a Reducer of a static graph that has had no iteration yet: its first is done.
+  void restore_graph(const LearntGraph& learnt) {
+    const std::lock_guard lock(mutex_);
+    unused_parameters_.clear();
+    for (size_t i = 0; i < params_.size(); ++i) {
+      numGradHooksTriggeredMap_[i] = learnt.uses[i];
+      if (learnt.uses[i] == 0) unused_parameters_.push_back(i);
+      local_used_map_[static_cast<int64_t>(i)].fill_(learnt.is_used[i] ? 1 : 0);
+    }
+    local_used_map_reduced_ = true;
+    num_iterations_ = 1;
+    num_bwd_calls_ = 1;
+  }
+
  private:
-  c10d::CommHookInterface* hook_ = nullptr;  // the Reducer's own
+  class SharedHook final : public c10d::CommHookInterface {
+   public:
+    explicit SharedHook(std::shared_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
+    c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+      return hook_->runHook(bucket);
+    }
+    at::Tensor parseHookResult(const c10::IValue& result) override {
+      return hook_->parseHookResult(result);
+    }
+
+   private:
+    std::shared_ptr<c10d::CommHookInterface> hook_;
+  };
+
+  std::shared_ptr<c10d::CommHookInterface> hook_;
 };
 
 }  // namespace accelerant::compat

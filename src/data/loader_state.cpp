@@ -169,6 +169,7 @@ void LoaderState::set_epoch(int64_t epoch) {
   next_epoch_ = epoch;
   next_start_ = 0;
   next_skip_ = 0;
+  next_is_skipped_ = false;
   decided_ = active_;
 }
 
@@ -205,6 +206,7 @@ void LoaderState::load_state_dict(const json& state) {
   next_epoch_ = loaded.epoch;
   next_start_ = loaded.position;
   next_skip_ = 0;
+  next_is_skipped_ = false;
   decided_ = active_;
 }
 
@@ -217,6 +219,16 @@ void LoaderState::begin_loop() {
                              .got = "a second one inside of the first",
                              .hint = "make a second loader, or end the first loop (its iterator "
                                      "must be gone)"});
+  }
+  skipped_ = std::exchange(next_is_skipped_, false);
+  if (skipped_) {
+    current_epoch_ = std::max<int64_t>(next_epoch_ - 1, 0);
+    current_samples_ = current_rows_ = current_units_ = delivered_ = 0;
+    last_ = false;
+    decided_ = true;  // the next loop is the one that would have come without this
+    ++loops_;
+    active_ = true;
+    return;
   }
   if (dataset_length_ == 0) log(LogLevel::warning, "A loop over a loader of an empty data set");
   const int64_t start = next_position();
@@ -268,7 +280,7 @@ void LoaderState::deliver(int64_t units, int64_t samples, int64_t rows, bool not
 }
 
 void LoaderState::end_loop(bool failed) {
-  active_ = false;
+  active_ = skipped_ = false;
   plan_.reset();
   shares_.reset();
   if (decided_) return;

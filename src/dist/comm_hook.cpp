@@ -74,6 +74,9 @@ class WrappedCompressor final : public Compressor {
     return std::make_unique<WrappedReduction>(inner_->start(bucket), buffer);
   }
 
+  NamedState state_dict() const override { return inner_->state_dict(); }
+  void load_state_dict(const NamedState& state) override { inner_->load_state_dict(state); }
+
  private:
   std::unique_ptr<Compressor> inner_;
   c10::ScalarType dtype_;
@@ -93,7 +96,7 @@ void require_dense(const at::Tensor& buffer) {
 // whenever, on Gloo's threads: two buckets can start their exchanges in another order on another process,
 // and block both threads that would have to serve them. Here it is parseHookResult that goes on, at a time
 // that is the same everywhere; the first exchanges, the large ones, still overlap with backward.
-class Hook final : public c10d::CommHookInterface {
+class Hook final : public SavedHook {
  public:
   explicit Hook(std::unique_ptr<Compressor> compressor) : compressor_(std::move(compressor)) {}
 
@@ -118,6 +121,13 @@ class Hook final : public c10d::CommHookInterface {
     }
     const auto reduction = std::move(running_.at(static_cast<size_t>(result.toInt())));
     return reduction->finish();
+  }
+
+  NamedState state_dict() const override { return compressor_->state_dict(); }
+
+  void load_state_dict(const NamedState& state) override {
+    compressor_->load_state_dict(state);
+    running_.clear();
   }
 
  private:
@@ -195,8 +205,7 @@ void check(const CommHookOptions& options) {
   }
 }
 
-std::unique_ptr<c10d::CommHookInterface> make_comm_hook(const CommHookOptions& options,
-                                                        const GroupPtr& group) {
+std::unique_ptr<SavedHook> make_comm_hook(const CommHookOptions& options, const GroupPtr& group) {
   check(options);
   auto compressor = make_compressor(options, group);
   if (!compressor) return nullptr;

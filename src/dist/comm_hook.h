@@ -7,15 +7,24 @@
 #include <memory>
 
 #include "accelerant/dist/comm_hook.h"
+#include "accelerant/tensor/named_state.h"
 
 namespace accelerant::dist {
+
+// A hook that can be saved.
+class SavedHook : public c10d::CommHookInterface {
+ public:
+  // As those of a Compressor.
+  virtual NamedState state_dict() const = 0;
+  virtual void load_state_dict(const NamedState& state) = 0;
+};
 
 // For Reducer::register_comm_hook, which takes it over. Nothing for CommHook::no: the Reducer's own way is
 // the fastest then. Throws Error if the options cannot be.
 //
 // All its exchanges are started by the threads that call the Reducer, in an order that depends on nothing
 // but the order of the buckets, so the group may be the one that the Reducer uses itself.
-std::unique_ptr<c10d::CommHookInterface> make_comm_hook(
-    const CommHookOptions& options, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+std::unique_ptr<SavedHook> make_comm_hook(const CommHookOptions& options,
+                                          const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
 }  // namespace accelerant::dist

@@ -6,6 +6,8 @@
 
 #include <memory>
 
+#include "accelerant/tensor/named_state.h"
+
 namespace accelerant::dist {
 
 // The exchange of one bucket in one step. Every process makes the same calls in the same order: start for
@@ -27,6 +29,12 @@ class Compressor {
 
   // May read and write the bucket's buffer until finish.
   virtual std::unique_ptr<BucketReduction> start(c10d::GradBucket& bucket) = 0;
+
+  // What the next steps of this process depend on; nothing for one that remembers nothing. Between steps.
+  virtual NamedState state_dict() const { return {}; }
+
+  // Throws Error, before anything is changed, if the values cannot be. Without values it starts anew.
+  virtual void load_state_dict(const NamedState& /*state*/) {}
 };
 
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;

@@ -151,14 +151,17 @@ void DataParallel::State::check_iteration() const {
   }
 }
 
-void DataParallel::State::rebuild_buckets() {
-  if (reducer->is_unfinished()) {
-    try {
-      reducer->check_finalized();
-    } catch (const std::exception& error) {
-      rethrow_unfinished(error);
-    }
+void DataParallel::State::require_finished() const {
+  if (!reducer->is_unfinished()) return;
+  try {
+    reducer->check_finalized();
+  } catch (const std::exception& error) {
+    rethrow_unfinished(error);
   }
+}
+
+void DataParallel::State::rebuild_buckets() {
+  require_finished();
   world->groups();  // an Error if they have ended
   if (!reducer->rebuild_is_due()) return;
   require_part_in_join();
@@ -268,17 +271,12 @@ int64_t DataParallel::preparations() const {
 
 bool DataParallel::averages_since(int64_t before) const { return state_->preparations > before; }
 
-void DataParallel::require_reduced() {
-  if (!state_->reducer->is_unfinished()) return;
-  try {
-    state_->reducer->check_finalized();
-  } catch (const std::exception& error) {
-    state_->rethrow_unfinished(error);
-  }
-}
+void DataParallel::require_reduced() { state_->require_finished(); }
 
 void DataParallel::register_hook(std::unique_ptr<c10d::CommHookInterface> hook) {
-  state_->reducer->register_comm_hook(std::move(hook));
+  std::shared_ptr<c10d::CommHookInterface> shared = std::move(hook);
+  state_->reducer->register_comm_hook(shared);
+  state_->hook = std::move(shared);
 }
 
 const std::vector<NamedParameter>& DataParallel::parameters() const { return state_->parameters; }

@@ -59,7 +59,22 @@ BucketSizes bucket_sizes(const DataParallelOptions& options) {
   return {c10d::kDefaultFirstBucketBytes, bytes(kDefaultCap)};
 }
 
-std::shared_ptr<compat::Reducer> make_reducer(const DataParallel::State& state) {
+std::vector<std::vector<size_t>> first_buckets(const DataParallelOptions& options,
+                                               const compat::ReducerArguments& arguments) {
+  // The order in which gradients come is known after the first iteration, when the Reducer makes its
+  // buckets anew. Until then everything is in one, unless that would never happen.
+  const bool order_will_be_known = options.static_graph || !options.find_unused_parameters;
+  std::vector<size_t> limits = {static_cast<size_t>(arguments.first_bucket_bytes),
+                                static_cast<size_t>(arguments.bucket_bytes)};
+  if (order_will_be_known) limits = {static_cast<size_t>(std::numeric_limits<int64_t>::max())};
+  auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(arguments.parameters, limits,
+                                                                     arguments.sparse_gradients));
+  // Gradients come roughly in the opposite order of the parameters.
+  std::reverse(buckets.begin(), buckets.end());
+  return buckets;
+}
+
+compat::ReducerArguments arguments_for(const DataParallel::State& state) {
   compat::ReducerArguments arguments;
   arguments.group = state.group;
   arguments.find_unused_parameters = state.options.find_unused_parameters;
@@ -73,19 +88,7 @@ std::shared_ptr<compat::Reducer> make_reducer(const DataParallel::State& state) 
   const BucketSizes sizes = bucket_sizes(state.options);
   arguments.first_bucket_bytes = sizes.first;
   arguments.bucket_bytes = sizes.others;
-
-  // The order in which gradients come is known after the first iteration, when the Reducer makes its
-  // buckets anew. Until then everything is in one, unless that would never happen.
-  const bool order_will_be_known =
-      state.options.static_graph || !state.options.find_unused_parameters;
-  std::vector<size_t> limits = {static_cast<size_t>(sizes.first),
-                                static_cast<size_t>(sizes.others)};
-  if (order_will_be_known) limits = {static_cast<size_t>(std::numeric_limits<int64_t>::max())};
-  arguments.buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(
-      arguments.parameters, limits, arguments.sparse_gradients));
-  // Gradients come roughly in the opposite order of the parameters.
-  std::reverse(arguments.buckets.begin(), arguments.buckets.end());
-  return std::make_shared<compat::Reducer>(std::move(arguments));
+  return arguments;
 }
 
 }  // namespace
@@ -110,19 +113,26 @@ DataParallel::State::State(std::shared_ptr<World> shared_world,
     if (parameters[i].value.requires_grad()) trained.push_back(i);
   }
   broadcast_model(/*source=*/0);
-  reducer = make_reducer(*this);
-  logger = std::make_shared<c10d::Logger>(reducer);
-  reducer->set_logger(logger);
-  logger->set_construction_data_and_log("Accelerant", /*device_ids=*/{}, /*output_device=*/-1,
-                                        options.broadcast_buffers, /*has_sync_bn=*/false,
-                                        options.static_graph);
+  hook = make_comm_hook(options.comm_hook, group);
+  make_reducer();
+}
+
+void DataParallel::State::make_reducer(std::vector<std::vector<size_t>> buckets) {
+  compat::ReducerArguments arguments = arguments_for(*this);
+  arguments.buckets = buckets.empty() ? first_buckets(options, arguments) : std::move(buckets);
+  const auto made = std::make_shared<compat::Reducer>(std::move(arguments));
+  const auto its_logger = std::make_shared<c10d::Logger>(made);
+  made->set_logger(its_logger);
+  its_logger->set_construction_data_and_log("Accelerant", /*device_ids=*/{}, /*output_device=*/-1,
+                                            options.broadcast_buffers, /*has_sync_bn=*/false,
+                                            options.static_graph);
   if (options.static_graph) {
-    reducer->set_static_graph();
-    logger->set_static_graph();
+    made->set_static_graph();
+    its_logger->set_static_graph();
   }
-  if (auto hook = make_comm_hook(options.comm_hook, group)) {
-    reducer->register_comm_hook(std::move(hook));
-  }
+  if (hook) made->register_comm_hook(hook);
+  reducer = made;
+  logger = its_logger;
 }
 
 DataParallel::State::~State() {

@@ -18,6 +18,9 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
         Buffers buffers, const DataParallelOptions& options);
   ~State();
 
+  // A new Reducer in place of the one there may be, with the hook. Of its own buckets unless some are given.
+  void make_reducer(std::vector<std::vector<size_t>> buckets = {});
+
   // Makes the next backward() reduce. `outputs` tell what is unused, if that is to be found out.
   void arm(const std::vector<at::Tensor>& outputs);
 
@@ -28,6 +31,9 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // the join that is under way.
   void check_iteration() const;
   void require_part_in_join() const;
+
+  // An Error if an iteration that was to be reduced left some gradients out.
+  void require_finished() const;
 
   void rebuild_buckets();
   void broadcast_buffers(int source);
@@ -41,6 +47,9 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   std::vector<size_t> trained;             // those that the Reducer has
   Buffers buffers;
   DataParallelOptions options;
+
+  // How buckets are exchanged, or null for the Reducer's own way.
+  std::shared_ptr<c10d::CommHookInterface> hook;
 
   // Its own hold on the group, so that the Reducer never has one that is gone.
   c10::intrusive_ptr<c10d::ProcessGroup> group;

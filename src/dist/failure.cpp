@@ -17,6 +17,7 @@
 #include "accelerant/core/error_report.h"
 #include "core/launched_rank.h"
 #include "core/own_error_file.h"
+#include "core/preempted_handler.h"
 
 namespace accelerant::dist {
 namespace {
@@ -43,6 +44,21 @@ struct Ending {
   std::string message;
   bool is_consequence = false;
 };
+
+// A process that has saved its state and stops, as it was asked to, has not failed.
+void end_if_preempted() {
+  const std::exception_ptr error = std::current_exception();
+  if (!error) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Preempted& preempted) {
+    const std::lock_guard lock(handled_mutex);
+    if (!handled().empty() && handled().back().monitor != nullptr)
+      handled().back().monitor->fail(ProcessState::left, "");
+    end_preempted(preempted);
+  } catch (...) {  // current_ending says what it is
+  }
+}
 
 Ending current_ending() {
   const std::exception_ptr error = std::current_exception();
@@ -76,6 +92,7 @@ std::string without_stack(const std::string& message) {
   static std::atomic<bool> ending = false;
   if (ending.exchange(true))  // another thread is at it, and will end this process
     while (true) ::pause();
+  end_if_preempted();
   const Ending how = current_ending();
   // Held to the end: what it points to must not go meanwhile.
   const std::lock_guard lock(handled_mutex);
@@ -152,6 +169,7 @@ void ignore_broken_pipes() {
 
 FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor) {
   ignore_broken_pipes();
+  handle_preempted();  // below this one, to be there when it has gone
   const std::lock_guard lock(handled_mutex);
   if (handled().empty()) handler_before = std::set_terminate(end_process);
   handled().push_back({this, rank, &progress, monitor});

@@ -22,6 +22,9 @@ namespace accelerant::dist {
 // linking this file is enough. There the rank is that of the environment, and nobody else is told. Programs that
 // a rank starts write no report (core/own_error_file.h).
 //
+// A Preempted that nobody catches is no failure: the others are told that this process has finished, and it ends
+// as core/preempted.h says.
+//
 // From the first one on the process ignores SIGPIPE, unless the program handles it itself.
 class FailureHandler {
  public:

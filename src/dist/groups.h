@@ -4,6 +4,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <cstdint>
+#include <memory>
+
 namespace accelerant::dist {
 
 class Join;
@@ -21,8 +24,14 @@ struct Groups {
   // Calls of collectives so far, and of wait_for_everyone: the same on all processes if all is well.
   int64_t calls = 0;
   int64_t waits = 0;
+  // Preemptions made so far: each has keys of its own.
+  int64_t preemptions = 0;
 
   Join* join = nullptr;  // of uneven inputs, while it lasts
+
+  int64_t channels = 0;  // opened so far (side_channel.h)
+  // Tells threads beside the training whether the groups are still there.
+  std::shared_ptr<const int> life = std::make_shared<const int>(0);
 };
 
 }  // namespace accelerant::dist

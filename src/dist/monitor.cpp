@@ -153,6 +153,15 @@ std::string Monitor::who_is_late(milliseconds timeout) {
          watch_.who_is_late(now());
 }
 
+std::string Monitor::who_has_failed(milliseconds timeout) {
+  read(timeout);
+  const std::lock_guard lock(mutex_);
+  std::vector<int64_t> gone = in_state(ProcessState::failed);
+  if (gone.empty())
+    gone = in_state(ProcessState::lost);  // mostly because of one that died in silence
+  return gone.empty() ? "" : watch_.places(now(), gone);
+}
+
 double Monitor::now() const {
   return std::chrono::duration<double>(Progress::Clock::now().time_since_epoch()).count();
 }

@@ -57,6 +57,9 @@ class Monitor {
   EndOfOthers who_ended(std::chrono::milliseconds timeout);
   // An exchange that took too long: who is behind or does not answer, and where they are.
   std::string who_is_late(std::chrono::milliseconds timeout);
+  // While waiting for something else than an exchange: which processes have failed or lost others, and so will
+  // never come. Empty if none, or if the store does not tell within `timeout`.
+  std::string who_has_failed(std::chrono::milliseconds timeout);
 
  private:
   void run();

@@ -51,6 +51,7 @@ uint64_t SeedSequence::next() {
   constexpr uint32_t kLargest = 999'999'999;
   constexpr uint32_t kMask = (uint32_t{1} << 30) - 1;  // the bits that the largest needs
   for (;;) {
+    ++draws_;
     const auto value = static_cast<uint32_t>(engine_()) & kMask;
     if (value <= kLargest) return value;
   }

@@ -20,10 +20,20 @@ void replace_unusable_columns_(at::Tensor matrices, const at::Tensor& replacemen
 // random matrices are those of torch's hooks.
 class SeedSequence {
  public:
-  explicit SeedSequence(int64_t seed) : engine_(static_cast<uint32_t>(seed)) {}
+  // `draws` numbers of the generator have been used.
+  explicit SeedSequence(int64_t seed, int64_t draws = 0)
+      : seed_(seed), draws_(draws), engine_(static_cast<uint32_t>(seed)) {
+    engine_.discard(static_cast<unsigned long long>(draws));
+  }
+
   uint64_t next();
 
+  int64_t seed() const { return seed_; }
+  int64_t draws() const { return draws_; }
+
  private:
+  int64_t seed_ = 0;
+  int64_t draws_ = 0;
   std::mt19937 engine_;
 };
 

@@ -15,8 +15,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string key_of(int64_t rank) { return c10::str("heartbeat/", rank); }
-
 // The only one who talks to the store. It runs in a thread of its own, since a call on a store whose process
 // is stopped does not come back; it owns all it needs, so that such a thread can be left behind.
 class Courier {
@@ -72,7 +70,7 @@ class Courier {
       try {
         // A connection that is lost stays so, and c10d would print a stack for every call.
         if (is_broken_) throw std::runtime_error("the connection to the store is lost");
-        if (text) store_->set(key_of(rank_), *text);
+        if (text) store_->set(heartbeat_key(rank_), *text);
         if (reads) texts = read_all();
       } catch (const c10::DistNetworkError& failure) {
         error = failure.what();
@@ -98,7 +96,7 @@ class Courier {
   std::vector<std::string> read_all() {
     std::vector<std::string> keys;
     for (size_t rank = 0; rank < known_.size(); ++rank) {
-      const std::string key = key_of(static_cast<int64_t>(rank));
+      const std::string key = heartbeat_key(static_cast<int64_t>(rank));
       if (!known_[rank]) known_[rank] = store_->check({key});
       if (known_[rank]) keys.push_back(key);
     }
@@ -156,6 +154,8 @@ class StoreBoard : public Board {
 };
 
 }  // namespace
+
+std::string heartbeat_key(int64_t rank) { return c10::str("heartbeat/", rank); }
 
 std::unique_ptr<Board> make_store_board(c10d::Store& store, int64_t rank, int64_t size) {
   return std::make_unique<StoreBoard>(std::make_shared<Courier>(store.clone(), rank, size));

@@ -5,10 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "dist/board.h"
 
 namespace accelerant::dist {
+
+// Where the heartbeat of a process stands.
+std::string heartbeat_key(int64_t rank);
 
 // Connects to the store anew (Store::clone), so that others' waits on theirs do not hold it up.
 std::unique_ptr<Board> make_store_board(c10d::Store& store, int64_t rank, int64_t size);

@@ -70,6 +70,7 @@ class Expansion {
   }
   PlainValue expand(const StorageNode&) { refuse("a storage outside of a tensor"); }
   PlainValue expand(const GlobalNode&) { refuse("a class or function as a value"); }
+  PlainValue expand(const SkippedNode&) { return {}; }
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(ErrorDetails{.problem = where_ + " has something that is not plain data",
@@ -128,6 +129,7 @@ void refuse_nesting(const std::string& where) {
 std::string name_of(const Node& node) {
   if (std::holds_alternative<StorageNode>(node)) return "a storage";
   if (std::holds_alternative<GlobalNode>(node)) return "a class or function";
+  if (std::holds_alternative<SkippedNode>(node)) return "an object of numpy";
   // The rest are the alternatives of PlainValue, in the same order.
   return std::string(name_of(static_cast<PlainValue::Kind>(node.index())));
 }

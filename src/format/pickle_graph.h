@@ -34,6 +34,9 @@ enum class Global {
   rebuild_tensor_v3,
   rebuild_parameter,
   storage_type,
+  numpy,       // whatever of numpy: only where it is to be skipped
+  module,      // a class of a TorchScript archive: only where modules are read
+  build_list,  // torch.jit's lists of numbers and tensors: as above
 };
 
 struct GlobalNode {
@@ -54,15 +57,19 @@ struct DictNode {
   PlainDictKind kind = {};
   std::vector<Ref> items = {};       // key, value, key, value, ...; later values of a key count
   std::vector<Ref> attributes = {};  // the same
+  bool is_module = false;            // a module, whose attributes are the items
 };
 struct StorageNode {
   std::shared_ptr<const PlainStorage> storage = {};
   const TorchDtype* dtype = nullptr;  // null: untyped
 };
 
+// Something of numpy, of which nothing is kept.
+struct SkippedNode {};
+
 using Node = std::variant<std::monostate, bool, int64_t, double, std::string, PlainBytes, ListNode,
                           TupleNode, SetNode, DictNode, PlainDtype, PlainDevice,
-                          std::unique_ptr<PlainTensor>, StorageNode, GlobalNode>;
+                          std::unique_ptr<PlainTensor>, StorageNode, GlobalNode, SkippedNode>;
 
 // The Python name of what a node is.
 std::string name_of(const Node& node);

@@ -39,6 +39,7 @@ enum class Opcode : uint8_t {
   global = 'c',
   reduce = 'R',
   build = 'b',
+  new_object = 0x81,
   bin_pers_id = 'Q',
   // Protocol 3.
   bin_bytes = 'B',

@@ -63,14 +63,20 @@ void expect_zip(std::span<const std::byte> bytes, const std::string& name) {
   }
 }
 
-void expect_python_state(const ZipReader& archive, const std::string& name) {
-  if (is_torchscript(archive)) {
+void expect_readable(const ZipReader& archive, const std::string& name, bool is_module) {
+  if (!is_module && is_torchscript(archive)) {
     throw Error(ErrorDetails{
         .problem = name + " holds a TorchScript module or was written by torch::save of C++",
         .expected = "a file of torch.save of Python",
-        .hint = "read it with torch::jit::load or torch::load of libtorch"});
+        .hint =
+            "read it with read_module_archive, or torch::jit::load or torch::load of libtorch"});
   }
-  archive.expect_stored();
+  if (is_module && !is_torchscript(archive)) {
+    throw Error(ErrorDetails{.problem = name + " is not a file of torch::save of C++",
+                             .expected = "a record constants.pkl, or a folder code",
+                             .got = "an archive without them"});
+  }
+  archive.expect_stored(is_module ? "code/" : "");
   if (const ZipRecord* const order = archive.find("byteorder")) {
     archive.verify(*order, "byteorder");
     const std::string_view text = text_of(order->bytes);
@@ -107,12 +113,14 @@ PlainValue read_torch_archive(const std::string& path, const TorchReadOptions& o
   return read_torch_archive(file->bytes(), file, path, options);
 }
 
-PlainValue read_torch_archive(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
-                              const std::string& name, const TorchReadOptions& options) {
+namespace {
+
+PlainValue read_archive(std::span<const std::byte> bytes, const std::shared_ptr<const void>& owner,
+                        const std::string& name, const TorchReadOptions& options, bool is_module) {
   expect_zip(bytes, name);
   // Shared with the storages, which compare their checksums later.
   const auto archive = std::make_shared<const ZipReader>(bytes, name);
-  expect_python_state(*archive, name);
+  expect_readable(*archive, name, is_module);
   const ZipRecord* const pickle = archive->find("data.pkl");
   if (pickle == nullptr) {
     throw Error(ErrorDetails{.problem = name + " is not a file of torch.save",
@@ -145,7 +153,25 @@ PlainValue read_torch_archive(std::span<const std::byte> bytes, std::shared_ptr<
     }
     return std::make_shared<const PlainStorage>(record->bytes, owner, key, location, check);
   };
-  return Unpickler(pickle->bytes, name + ": data.pkl", find_storage).load();
+  const UnpicklerOptions unpickling{.skip_numpy = options.skip_numpy, .modules = is_module};
+  return Unpickler(pickle->bytes, name + ": data.pkl", find_storage, unpickling).load();
+}
+
+}  // namespace
+
+PlainValue read_torch_archive(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                              const std::string& name, const TorchReadOptions& options) {
+  return read_archive(bytes, owner, name, options, /*is_module=*/false);
+}
+
+PlainValue read_module_archive(const std::string& path, const TorchReadOptions& options) {
+  const auto file = std::make_shared<const ArchiveFile>(path);
+  return read_module_archive(file->bytes(), file, path, options);
+}
+
+PlainValue read_module_archive(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                               const std::string& name, const TorchReadOptions& options) {
+  return read_archive(bytes, owner, name, options, /*is_module=*/true);
 }
 
 void write_torch_archive(const PlainValue& value, ByteSink& sink,

@@ -44,4 +44,22 @@ std::optional<Node> find_global(const std::string& module, const std::string& na
   return std::nullopt;
 }
 
+std::optional<Node> find_module_global(const std::string& module, const std::string& name) {
+  if (module == "__torch__" || module.starts_with("__torch__.")) {
+    return GlobalNode{.name = Global::module};
+  }
+  if (module == "torch.jit._pickle" && name.starts_with("build_") && name.ends_with("list")) {
+    return GlobalNode{.name = Global::build_list};
+  }
+  return std::nullopt;
+}
+
+bool is_of_numpy(const std::string& module, const std::string& name) {
+  // numpy 2 renamed numpy.core.
+  if (module == "numpy._core.multiarray" || module == "numpy.core.multiarray") {
+    return name == "_reconstruct" || name == "scalar";
+  }
+  return module == "numpy.dtypes" || (module == "numpy" && (name == "ndarray" || name == "dtype"));
+}
+
 }  // namespace accelerant::format

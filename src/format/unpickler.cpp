@@ -10,10 +10,12 @@
 
 namespace accelerant::format {
 
-Unpickler::Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage)
+Unpickler::Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage,
+                     UnpicklerOptions options)
     : pickle_(pickle),
       where_(std::move(where)),
       find_storage_(std::move(find_storage)),
+      options_(options),
       budget_(pickle.size()) {}
 
 std::string Unpickler::place() const { return where_ + ", byte " + std::to_string(opcode_at_); }
@@ -172,6 +174,10 @@ bool Unpickler::step(Opcode opcode) {
       return true;
     case Opcode::build:
       build();
+      return true;
+    case Opcode::new_object:
+      if (!options_.modules) break;
+      make_object();
       return true;
     case Opcode::bin_pers_id:
       push_storage();

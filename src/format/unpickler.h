@@ -19,6 +19,11 @@
 
 namespace accelerant::format {
 
+struct UnpicklerOptions {
+  bool skip_numpy = false;  // what is of numpy becomes None
+  bool modules = false;     // modules of TorchScript become dicts of their attributes
+};
+
 class Unpickler {
  public:
   // Finds a storage by its key; it must have `size` bytes.
@@ -26,7 +31,8 @@ class Unpickler {
       const std::string& key, const std::string& location, uint64_t size)>;
 
   // Borrows the pickle. `where` begins messages, such as "model.pt: data.pkl".
-  Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage);
+  Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage,
+            UnpicklerOptions options = {});
 
   // Runs the whole pickle. An Error names the byte at which it cannot go on.
   PlainValue load();
@@ -70,6 +76,7 @@ class Unpickler {
   void push_global(const std::string& module, const std::string& name);
   void push_stack_global();
   void push_storage();
+  void make_object();
   void build();
   void reduce();
   Node call(const GlobalNode& function, const std::vector<Ref>& arguments);
@@ -90,6 +97,7 @@ class Unpickler {
   std::span<const std::byte> pickle_;
   std::string where_;
   FindStorage find_storage_;
+  UnpicklerOptions options_;
   ExpansionBudget budget_;
   std::size_t at_ = 0;
   std::size_t opcode_at_ = 0;

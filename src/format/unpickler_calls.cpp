@@ -20,6 +20,10 @@ void Unpickler::push_stack_global() {
 
 void Unpickler::push_global(const std::string& module, const std::string& name) {
   std::optional<Node> node = find_global(module, name);
+  if (!node && options_.modules) node = find_module_global(module, name);
+  if (!node && options_.skip_numpy && is_of_numpy(module, name)) {
+    node = GlobalNode{.name = Global::numpy};
+  }
   if (!node) {
     throw Error(ErrorDetails{
         .problem = place() + ": the pickle asks for a class or function that is not on the list",
@@ -67,12 +71,28 @@ void Unpickler::push_storage() {
   push(first.node);
 }
 
-// Attributes of an OrderedDict; state dicts of modules have one.
+// A module without attributes, which follow. Its class, code included, is never looked at.
+void Unpickler::make_object() {
+  const Ref arguments = pop();
+  const Ref type = pop();
+  const TupleNode* const tuple = std::get_if<TupleNode>(&nodes_[arguments]);
+  const GlobalNode* const global = std::get_if<GlobalNode>(&nodes_[type]);
+  if (tuple == nullptr || !tuple->items.empty() || global == nullptr ||
+      global->name != Global::module) {
+    fail("the pickle makes an object that is no module", "a class of the archive without arguments",
+         name_of(nodes_[type]) + " and " + name_of(nodes_[arguments]));
+  }
+  push(DictNode{.is_module = true});
+}
+
+// Attributes of a module, or of an OrderedDict; state dicts of modules have one. Also the content of something that
+// is skipped.
 void Unpickler::build() {
   const Ref state = pop();
+  if (std::holds_alternative<SkippedNode>(nodes_[top()])) return;
   DictNode& dict = top_as<DictNode>("OrderedDict");
   const DictNode* const attributes = std::get_if<DictNode>(&nodes_[state]);
-  if (dict.kind != PlainDictKind::ordered || attributes == nullptr) {
+  if ((dict.kind != PlainDictKind::ordered && !dict.is_module) || attributes == nullptr) {
     fail("the pickle sets attributes of something that has none", "a dict for an OrderedDict",
          name_of(nodes_[state]));
   }
@@ -84,7 +104,8 @@ void Unpickler::build() {
   // Through a copy, as the two may be the same dict; and paid for, as a dict may be used many times.
   const std::vector<Ref> added = attributes->items;
   budget_.take(added.size() * sizeof(Ref), where_);
-  dict.attributes.insert(dict.attributes.end(), added.begin(), added.end());
+  std::vector<Ref>& target = dict.is_module ? dict.items : dict.attributes;
+  target.insert(target.end(), added.begin(), added.end());
 }
 
 void Unpickler::reduce() {
@@ -134,6 +155,16 @@ Node Unpickler::call(const GlobalNode& function, const std::vector<Ref>& argumen
       return rebuild_tensor(function.name, arguments);
     case Global::rebuild_parameter:
       return rebuild_parameter(arguments);
+    case Global::numpy:
+      return SkippedNode{};
+    case Global::build_list: {
+      expect_arguments(arguments, 1, 1);
+      const ListNode& list = argument<ListNode>(arguments, 0, "a list");
+      budget_.take(list.items.size() * sizeof(Ref), where_);
+      return list;
+    }
+    case Global::module:
+      fail("the pickle calls the class of a module", "an object without arguments");
     case Global::storage_type:
       break;
   }

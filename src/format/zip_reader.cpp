@@ -79,12 +79,15 @@ const ZipRecord* ZipReader::find(std::string_view record) const {
   return found == records_.end() ? nullptr : &found->second;
 }
 
-void ZipReader::expect_stored() const {
-  if (compressed_.empty()) return;
-  throw Error(ErrorDetails{.problem = name_ + " has compressed records",
-                           .expected = "records as torch.save stores them",
-                           .got = compressed_,
-                           .hint = "pack it again without compression (zip -0)"});
+void ZipReader::expect_stored(std::string_view unread_folder) const {
+  const std::string unread = folder_ + std::string(unread_folder);
+  for (const auto& [record, method] : compressed_) {
+    if (!unread_folder.empty() && record.starts_with(unread)) continue;
+    throw Error(ErrorDetails{.problem = name_ + " has compressed records",
+                             .expected = "records as torch.save stores them",
+                             .got = record + " with compression method " + std::to_string(method),
+                             .hint = "pack it again without compression (zip -0)"});
+  }
 }
 
 bool ZipReader::has_folder(std::string_view folder) const {
@@ -205,9 +208,7 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
   at += name_size + extra_size + comment_size;
   if ((entry.flags & zip::flag_encrypted) != 0) fail("its record " + name + " is encrypted");
   if (entry.method != zip::method_stored) {
-    if (compressed_.empty()) {
-      compressed_ = name + " with compression method " + std::to_string(entry.method);
-    }
+    compressed_.emplace_back(name, entry.method);
   } else if (entry.packed_size != entry.size) {
     fail("its record " + name + " has two sizes");
   }

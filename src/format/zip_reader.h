@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace accelerant::format {
 
@@ -31,8 +33,9 @@ class ZipReader {
   // A record of the archive's folder, such as "data.pkl"; nullptr if there is none.
   const ZipRecord* find(std::string_view record) const;
 
-  // An Error if a record is compressed; its bytes mean nothing then.
-  void expect_stored() const;
+  // An Error if a record is compressed; its bytes mean nothing then. Those of a folder that nothing is read from,
+  // such as "code/", may be.
+  void expect_stored(std::string_view unread_folder = {}) const;
 
   // True if there is a record whose name begins with `folder`, such as "code/".
   bool has_folder(std::string_view folder) const;
@@ -59,8 +62,8 @@ class ZipReader {
 
   std::span<const std::byte> archive_;
   std::string name_;
-  std::string folder_;      // with the '/'
-  std::string compressed_;  // the first compressed record and its method, if there is one
+  std::string folder_;                                   // with the '/'
+  std::vector<std::pair<std::string, int>> compressed_;  // records and their methods
   std::unordered_map<std::string, ZipRecord> records_;
 };
 

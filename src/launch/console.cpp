@@ -79,7 +79,7 @@ void Console::flush(SignalWatch& signals) {
     entries.assign({{signals.fd(), POLLIN, 0}});
     add_poll_entries(entries);
     ::poll(entries.data(), entries.size(), -1);
-    if (signals.next()) {
+    if (const auto signal = signals.next(); signal && *signal != SIGUSR1) {
       out.drop_pending();
       err.drop_pending();
     }

@@ -13,6 +13,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/error_report.h"
+#include "core/preempted_handler.h"
 #include "launch/folders.h"
 
 namespace accelerant::detail {
@@ -66,6 +67,8 @@ int run_as_rank(const std::function<int()>& function) {
   }
   try {
     return function();
+  } catch (const Preempted& preempted) {
+    end_preempted(preempted);
   } catch (const std::exception& error) {
     report_failure(error.what());
   } catch (...) {

@@ -41,10 +41,11 @@ void check_numbers(const LaunchOptions& options) {
                              .expected = "seconds, 0 or more",
                              .got = std::to_string(options.notice_after->count())});
   }
-  if (!(options.grace.count() >= 0)) {
-    throw Error(ErrorDetails{.problem = "the grace for ranks to end",
-                             .expected = "seconds, 0 or more",
-                             .got = std::to_string(options.grace.count())});
+  if (!(options.grace.count() >= 0) || !(options.saving_grace.count() >= 0)) {
+    throw Error(ErrorDetails{
+        .problem = "the grace for ranks to end",
+        .expected = "seconds, 0 or more",
+        .got = std::to_string(std::min(options.grace.count(), options.saving_grace.count()))});
   }
   const auto& precision = options.mixed_precision;
   if (precision && *precision != "no" && *precision != "fp16" && *precision != "bf16") {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/signal_name.h"
 #include "launch/console.h"
 #include "launch/guardian.h"
 #include "launch/launch_output.h"
@@ -53,6 +54,7 @@ class Launch {
     Guardian guardian;
     SignalWatch signals;
     group_options_ = {.grace = to_milliseconds(options_.grace),
+                      .saving_grace = to_milliseconds(options_.saving_grace),
                       .monitor_interval = to_milliseconds(options_.monitor_interval),
                       .timeout = {},
                       .notice_after = options_.notice_after
@@ -66,8 +68,9 @@ class Launch {
                       .guardian = &guardian};
     say(folder_.announcement());
     RankGroupResult attempt = run_attempt();
+    // Ranks that were asked to stop are not to be started again.
     while (attempt.signal == 0 && root_cause(attempt.ranks) &&
-           result_.restarts < options_.max_restarts) {
+           describe_preempted(attempt.ranks).empty() && result_.restarts < options_.max_restarts) {
       ++result_.restarts;
       say(describe_restart(attempt));
       port_ = bind_port_of(plan_);
@@ -129,14 +132,30 @@ class Launch {
 
   void conclude(const RankGroupResult& attempt) {
     result_.signal = attempt.signal;
+    const std::string saved = describe_preempted(attempt.ranks);
+    if (were_preempted(attempt.ranks)) {
+      result_.exit_code = kPreemptedExitCode;
+      result_.report =
+          "stopped on request: " + saved + "\n" + indented(describe_early_ends(attempt.ranks), "");
+      return;
+    }
     if (attempt.signal != 0) {
       result_.exit_code = 128 + attempt.signal;
       result_.report = "stopped by " + signal_name(attempt.signal) + killed(attempt) + "\n" +
-                       indented(describe_early_ends(attempt.ranks), "");
+                       indented(saved, "") + indented(describe_early_ends(attempt.ranks), "");
       return;
     }
     const auto cause = root_cause(attempt.ranks);
-    if (!cause) return;
+    if (!cause && saved.empty()) return;
+    if (!cause) {  // those that did not end when others did had to be stopped
+      const auto late = std::ranges::find_if(attempt.ranks, [](const RankResult& rank) {
+        return rank.exit_code != 0 && !rank.preempted();
+      });
+      result_.exit_code = late->exit_code;
+      result_.report = saved + ", but rank " + std::to_string(late->rank) +
+                       " did not end and had to be stopped: " + describe_end(*late) + "\n";
+      return;
+    }
     const RankResult& rank = attempt.ranks[*cause];
     result_.exit_code = rank.exit_code;
     result_.report = describe(attempt);
@@ -144,7 +163,7 @@ class Launch {
       result_.report += "; this was restart " + std::to_string(result_.restarts) + " of " +
                         std::to_string(options_.max_restarts);
     }
-    result_.report += "\n" + indented(describe_early_ends(attempt.ranks), "");
+    result_.report += "\n" + indented(saved, "") + indented(describe_early_ends(attempt.ranks), "");
     if (rank.error) {
       result_.report += "its error:\n" + indented(describe_error(rank), "  ");
     }

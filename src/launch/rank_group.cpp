@@ -3,12 +3,15 @@
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
 #include <utility>
+
+#include "launch/rank_variables.h"
 
 namespace accelerant::launch {
 namespace {
@@ -21,6 +24,8 @@ constexpr milliseconds kPatienceAfterKill = std::chrono::seconds(10);
 // How often to look whether what ranks left behind is gone: mostly at once.
 constexpr milliseconds kFirstLeftoverInterval = milliseconds(1);
 constexpr milliseconds kLastLeftoverInterval = milliseconds(32);
+// How often to look whether a rank still saves that has used up its grace.
+constexpr milliseconds kSavingInterval = milliseconds(100);
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -65,6 +70,7 @@ class RankGroup {
       drain(member, Stream::out);
       drain(member, Stream::err);
       read_error(member);
+      ::unlink(saving_file_of(member.error_file).c_str());
     }
     RankGroupResult result = {.ranks = {}, .signal = signal_, .timed_out = timed_out_};
     for (Member& member : members_) result.ranks.push_back(std::move(member.result));
@@ -135,11 +141,27 @@ class RankGroup {
       tell_who_still_runs();
     }
     if (!next_step_at_ || now < *next_step_at_) return;
-    if (state_ == State::stopping) {
+    if (state_ == State::killing) {
+      give_up();
+    } else if (now < saving_until_ && is_saving()) {
+      next_step_at_ = std::min(now + kSavingInterval, saving_until_);
+    } else if (state_ == State::stopping) {
       kill_all();
     } else {
-      give_up();
+      stop(SIGTERM);
     }
+  }
+
+  bool is_saving() const {
+    return std::ranges::any_of(members_, [](const Member& member) {
+      return !member.ended && ::access(saving_file_of(member.error_file).c_str(), F_OK) == 0;
+    });
+  }
+
+  // The next step is at the end of the grace.
+  void begin_grace() {
+    next_step_at_ = Clock::now() + options_.grace;
+    saving_until_ = Clock::now() + std::max(options_.grace, options_.saving_grace);
   }
 
   // Once the ranks are being stopped the report will say it.
@@ -208,6 +230,7 @@ class RankGroup {
       if (member.ended || !collect(member)) continue;
       member.result.stopped = !by_itself;
       failure = failure || member.result.failed();
+      if (member.result.preempted() && by_itself && !next_step_at_) begin_grace();
       if (options_.notice_after && by_itself && member.result.exit_code == 0 && !notice_is_armed_) {
         notice_is_armed_ = true;
         notice_at_ = Clock::now() + *options_.notice_after;
@@ -291,7 +314,9 @@ class RankGroup {
   void take_signals() {
     if (options_.signals == nullptr) return;
     while (const auto signal = options_.signals->next()) {
-      if (state_ == State::running) {
+      if (*signal == SIGUSR1) {
+        signal_all(*signal);
+      } else if (state_ == State::running) {
         signal_ = *signal;
         stop(*signal);
       } else if (*signal == SIGINT) {  // the second Ctrl-C, or one during the grace
@@ -309,7 +334,7 @@ class RankGroup {
     collect_ended();  // who has ended by now was not stopped
     state_ = State::stopping;
     stopped_at_ = seconds_since_1970();
-    next_step_at_ = Clock::now() + options_.grace;
+    begin_grace();
     signal_all(signal);
     signal_all(SIGCONT);  // a stopped process does not see the signal before
   }
@@ -343,7 +368,9 @@ class RankGroup {
   double stopped_at_ = 0;
   milliseconds leftover_interval_ = kFirstLeftoverInterval;
   std::optional<Clock::time_point> timeout_at_;
-  std::optional<Clock::time_point> next_step_at_;  // of stopping: SIGKILL, then giving up
+  // Of stopping: SIGTERM where a rank has ended by request, else SIGKILL, then giving up.
+  std::optional<Clock::time_point> next_step_at_;
+  Clock::time_point saving_until_ = {};  // how long the next step waits for ranks that save
   std::optional<Clock::time_point> notice_at_;
   std::vector<pollfd> entries_;
   std::array<char, 65536> buffer_ = {};

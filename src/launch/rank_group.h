@@ -47,8 +47,11 @@ using OnStillRunning =
     std::function<void(const std::vector<int64_t>& ended, const std::vector<int64_t>& running)>;
 
 struct RankGroupOptions {
-  // Between the polite signal and SIGKILL.
+  // Between the polite signal and SIGKILL; between the end of a rank by request and the polite signal to others.
   std::chrono::milliseconds grace = std::chrono::seconds(30);
+
+  // The same where a rank says that it is saving its state. Not less than grace.
+  std::chrono::milliseconds saving_grace = std::chrono::minutes(10);
 
   // How often to look for ended ranks besides being told of them by the kernel.
   std::chrono::milliseconds monitor_interval = std::chrono::milliseconds(100);
@@ -61,7 +64,8 @@ struct RankGroupOptions {
   std::optional<std::chrono::milliseconds> notice_after = {};
   OnStillRunning on_still_running = {};  // needed with notice_after
 
-  // Of a process that does nothing else but launch: its signals are passed on to the ranks, and
+  // Of a process that does nothing else but launch: its signals are passed on to the ranks (and stop the group,
+  // but for SIGUSR1: a rank that stops because of it says so by its exit code), and
   // what ranks leave behind in their process groups gets the grace, too. Borrowed; may be null.
   SignalWatch* signals = nullptr;
   Guardian* guardian = nullptr;
@@ -73,7 +77,8 @@ struct RankGroupResult {
   bool timed_out = false;
 };
 
-// One thread, one event loop. As soon as one rank fails the others are stopped.
+// One thread, one event loop. As soon as one rank fails the others are stopped. Where a rank ends because it was
+// asked to (RankResult::preempted) the others are given the time to do the same.
 RankGroupResult run_rank_group(std::vector<RankStart> starts, OutputReceiver& receiver,
                                const RankGroupOptions& options);
 

@@ -7,12 +7,15 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "core/saving_mark.h"
+
 namespace accelerant::launch {
 namespace {
 
 // Belong to one rank of an outer launcher; a rank of ours would take them for its own.
-constexpr std::string_view kOfAnOuterRank[] = {
-    "ACCELERANT_ERROR_FILE_OWNER", "ACCELERANT_MASTER_LISTEN_FD", "TORCHELASTIC_ERROR_FILE"};
+constexpr std::string_view kOfAnOuterRank[] = {"ACCELERANT_ERROR_FILE_OWNER",
+                                               "ACCELERANT_MASTER_LISTEN_FD", kSavingFileVariable,
+                                               "TORCHELASTIC_ERROR_FILE"};
 
 bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 
@@ -23,6 +26,8 @@ int64_t count_processors() {
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   return std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
 }
+
+std::string saving_file_of(const std::string& error_file) { return error_file + ".saving"; }
 
 Variables rank_variables(const RankPlace& place) {
   const std::string rank = std::to_string(place.rank());
@@ -44,7 +49,10 @@ Variables rank_variables(const RankPlace& place) {
       {"TORCHELASTIC_RUN_ID", place.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // rank 0 hosts the store
   };
-  if (!place.error_file.empty()) variables["TORCHELASTIC_ERROR_FILE"] = place.error_file;
+  if (!place.error_file.empty()) {
+    variables["TORCHELASTIC_ERROR_FILE"] = place.error_file;
+    variables[kSavingFileVariable] = saving_file_of(place.error_file);
+  }
   if (!is_set("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
   }

@@ -29,7 +29,10 @@ struct RankPlace {
   int64_t world_size() const { return num_machines * local_world_size; }
 };
 
-// torchrun's variables for this rank.
+// The file by which a rank with this error file tells that it is saving (core/saving_mark.h).
+std::string saving_file_of(const std::string& error_file);
+
+// torchrun's variables for this rank, and where it tells that it is saving.
 Variables rank_variables(const RankPlace& place);
 
 // The environment of this process with `variables` in place of those of the same name, and without

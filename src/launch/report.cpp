@@ -1,11 +1,10 @@
 #include "launch/report.h"
 
-#include <string.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "core/ranks_text.h"
+#include "core/signal_name.h"
 
 namespace accelerant::launch {
 namespace {
@@ -65,7 +64,8 @@ std::optional<size_t> root_cause(const std::vector<RankResult>& ranks) {
   const auto group_of = [](const RankResult& rank) {
     const bool is_consequence = rank.error && rank.error->is_consequence;
     if (rank.failed() && !is_consequence) return 0;
-    const bool ended_by_itself = rank.stopped && rank.signal == 0 && rank.exit_code != 0;
+    const bool ended_by_itself =
+        rank.stopped && rank.signal == 0 && rank.exit_code != 0 && !rank.preempted();
     if (ended_by_itself && !is_consequence) return 1;
     return rank.failed() ? 2 : 3;
   };
@@ -78,11 +78,6 @@ std::optional<size_t> root_cause(const std::vector<RankResult>& ranks) {
   }
   // Nobody failed: ranks that were stopped may well end with a code.
   return std::ranges::any_of(ranks, &RankResult::failed) ? cause : std::nullopt;
-}
-
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name == nullptr ? "signal " + std::to_string(signal) : "SIG" + std::string(name);
 }
 
 std::string describe_end(const RankResult& rank) {
@@ -115,6 +110,23 @@ std::string describe_early_ends(const std::vector<RankResult>& ranks) {
     if (rank.exit_code == 0 && !rank.stopped) ended.push_back(rank.rank);
   }
   return ended.empty() ? "" : ranks_text(ended) + " had ended with exit code 0 before";
+}
+
+bool were_preempted(const std::vector<RankResult>& ranks) {
+  return std::ranges::any_of(ranks, &RankResult::preempted) &&
+         std::ranges::all_of(
+             ranks, [](const RankResult& rank) { return rank.preempted() || rank.exit_code == 0; });
+}
+
+std::string describe_preempted(const std::vector<RankResult>& ranks) {
+  std::vector<int64_t> saved;
+  for (const RankResult& rank : ranks) {
+    if (rank.preempted()) saved.push_back(rank.rank);
+  }
+  if (saved.empty()) return "";
+  return (saved.size() == ranks.size() ? "all ranks" : ranks_text(saved)) + " saved " +
+         (saved.size() == 1 && ranks.size() > 1 ? "its" : "their") + " state (exit code " +
+         std::to_string(kPreemptedExitCode) + ")";
 }
 
 std::string describe_still_running(const std::vector<int64_t>& ended,

@@ -79,6 +79,9 @@ std::string report_of(const RunRanksResult& result, const RunRanksOptions& optio
     text = "the ranks did not end within " + seconds_text(*options.timeout) + " and were killed\n";
   }
   if (cause) text += describe_failure(result.ranks, *cause, options.num_processes) + "\n";
+  if (const std::string saved = describe_preempted(result.ranks); !saved.empty()) {
+    text += "stopped on request: " + saved + "\n";
+  }
   if (text.empty()) return text;
   for (const RankResult& rank : result.ranks) text += tail_of(rank);
   return text;

@@ -17,7 +17,7 @@ bool is_ignored(int signal) {
 
 SignalWatch::SignalWatch() {
   sigemptyset(&watched_);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) {
     if (!is_ignored(signal)) sigaddset(&watched_, signal);
   }
   sigset_t blocked = watched_;

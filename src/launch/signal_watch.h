@@ -1,4 +1,4 @@
-// The signals that end a launcher, as something to poll.
+// The signals to a launcher, as something to poll.
 #pragma once
 
 #include <signal.h>
@@ -9,7 +9,7 @@
 
 namespace accelerant::launch {
 
-// While it lives, SIGINT, SIGTERM, SIGHUP and SIGQUIT do not end this thread's process but are read
+// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 do not end this thread's process but are read
 // here, and a closed pipe or a file that must not grow (ulimit -f) is an error of write() instead of
 // a signal. Signals that the process was told to ignore (nohup) stay ignored. For the only thread of
 // a process.

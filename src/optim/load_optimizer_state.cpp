@@ -6,11 +6,12 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
-#include "accelerant/optim/optimizer_state.h"
+#include "optim/optimizer_loading.h"
 #include "optim/saved_optimizer.h"
 
 namespace accelerant::optim {
@@ -40,7 +41,7 @@ class Loading {
         kind_(detail::require_kind(optimizer)),
         names_(detail::names_in_groups(optimizer, names)),
         state_(state),
-        saved_(detail::saved_optimizer(state)) {}
+        saved_(detail::saved_optimizer(state_)) {}
 
   void prepare() {
     if (check_groups()) {
@@ -287,7 +288,7 @@ class Loading {
   Optimizer& optimizer_;
   const detail::OptimizerKind& kind_;
   const detail::GroupNames names_;
-  const NamedState& state_;
+  NamedState state_;
   const detail::SavedOptimizer saved_;
   detail::Faults faults_;
 
@@ -302,11 +303,16 @@ class Loading {
 
 }  // namespace
 
+std::function<void()> prepare_loading(Optimizer& optimizer, const ParameterNames& names,
+                                      const NamedState& state) {
+  auto loading = std::make_shared<Loading>(optimizer, names, state);
+  loading->prepare();
+  return [loading] { loading->commit(); };
+}
+
 void load_optimizer_state_dict(Optimizer& optimizer, const ParameterNames& names,
                                const NamedState& state) {
-  Loading loading(optimizer, names, state);
-  loading.prepare();
-  loading.commit();
+  prepare_loading(optimizer, names, state)();
 }
 
 }  // namespace accelerant::optim

@@ -137,8 +137,8 @@ class FromPython {
       for (const auto& item : python_.tensors) convert_lone_tensor(item.key());
     }
     faults_.check(
-        c10::str("this state from Python cannot become that of a torch::optim::", kind_.name()),
-        "make the optimizer over the same parameters and groups as in Python");
+        c10::str("this saved state cannot become that of a torch::optim::", kind_.name()),
+        "make the optimizer over the same parameters and groups as the one that was saved");
     return std::move(result_);
   }
 

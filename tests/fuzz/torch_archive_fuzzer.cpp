@@ -26,9 +26,10 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-std::string archive_around(std::span<const std::byte> pickle) {
+std::string archive_around(std::span<const std::byte> pickle, bool is_module = false) {
   StringSink sink;
   ZipWriter archive(sink, "archive");
+  if (is_module) archive.add("constants.pkl", std::string());
   archive.add("data.pkl", pickle);
   archive.add("data/0", std::string(24, '\x2a'));
   archive.add("data/1", std::string(8, '\x07'));
@@ -40,8 +41,8 @@ std::string archive_around(std::span<const std::byte> pickle) {
 
 // The archive of what is in `archive`; empty if Python could not write that either.
 std::string copy_of(std::span<const std::byte> archive, bool verify) {
-  const PlainValue value =
-      read_torch_archive(archive, nullptr, "input", {.verify_checksums = verify});
+  const PlainValue value = read_torch_archive(archive, nullptr, "input",
+                                              {.verify_checksums = verify, .skip_numpy = true});
   StringSink sink;
   try {
     write_torch_archive(value, sink);
@@ -71,6 +72,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, std::size_t size) {
     read_and_copy(input, false);
   } else {
     read_and_copy(bytes_of(archive_around(input)), true);
+    try {
+      const std::string module = archive_around(input, /*is_module=*/true);
+      read_module_archive(bytes_of(module), nullptr, "input");
+    } catch (const accelerant::Error&) {
+    }
   }
   return 0;
 }

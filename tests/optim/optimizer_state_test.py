@@ -198,6 +198,38 @@ def test_we_go_on_from_a_python_state(replay, rng, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_through_files(replay, rng, tmp_path, kind):
+    """Python's file is loaded here, ours in Python by torch.load(weights_only=True), and both train on."""
+    for number in range(20):
+        document = random_document(rng, kind)
+        cut = rng.randrange(len(document["steps"]))
+        original = Original(document)
+        begun = original.run(document["steps"][:cut])
+        theirs, ours = str(tmp_path / f"theirs{number}.bin"), str(tmp_path / f"ours{number}.bin")
+        torch.save(original.optimizer.state_dict(), theirs)
+        start = copy.deepcopy(document)
+        places = iter(begun)
+        for group in start["groups"]:
+            for param in group["params"]:
+                param["values"] = next(places)
+        text = json.dumps(start)
+        result = replay({**start, "steps": [], "load_file": theirs, "save_file": ours})
+        assert "error" not in result, f"{result}\n{text}"
+        again = Original(start, begun)
+        state = torch.load(ours, weights_only=True)
+        assert [type(key) for key in state["state"]] == [int] * len(state["state"])
+        for group in state["param_groups"]:
+            assert type(group.get("betas", ())) is tuple
+        again.optimizer.load_state_dict(state)
+        rest = document["steps"][cut:]
+        expected = original.run(rest)
+        assert again.run(rest) == expected, text
+        result = replay({**start, "steps": rest, "load_file": ours})
+        tolerance = TOLERANCE[document["dtype"]]
+        assert close_enough(result["params"], expected, tolerance, tolerance), text
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_our_state_has_the_fields_of_python(replay, rng, kind):
     """The same keys, types and shapes; what LBFGS keeps depends on numbers that may differ in the last bit."""
     for _ in range(20):

@@ -4,10 +4,12 @@
 //   {"kind": "AdamW", "dtype": "float32",
 //    "groups": [{"options": {"lr": 0.1, "betas": [0.9, 0.99]}, "params": [{"shape": [2, 3], "values": [...]}]}],
 //    "steps": [[0.5, null, 2.0], ...],
-//    "state": {"values": {...}, "tensors": {"state.0.exp_avg": {"dtype": ..., "shape": ..., "values": ...}}}}
+//    "state": {"values": {...}, "tensors": {"state.0.exp_avg": {"dtype": ..., "shape": ..., "values": ...}}},
+//    "load_file": "optimizer.bin", "save_file": "optimizer.bin"}
 //
 // In each step every parameter has a factor, or null for none in the loss: the loss is the sum of
 // factor * (p - 1)^2 + sin(p). The result has the parameters and the state.
+#include <accelerant/checkpoint/training_files.h>
 #include <accelerant/optim/optimizer_state.h>
 #include <accelerant/optim/python_optimizer_state.h>
 
@@ -93,6 +95,9 @@ json replay_optimizer_state(const json& document) {
       accelerant::optim::load_optimizer_state_dict(
           *optimizer, {}, accelerant::optim::from_python_state(python, *optimizer, {}));
     }
+    if (document.contains("load_file")) {
+      accelerant::load_python_optimizer(*optimizer, {}, document.at("load_file"));
+    }
     for (const json& factors : document.at("steps")) {
       optimizer->step([&] {
         optimizer->zero_grad();
@@ -106,6 +111,9 @@ json replay_optimizer_state(const json& document) {
         loss.backward();
         return loss;
       });
+    }
+    if (document.contains("save_file")) {
+      accelerant::save_python_optimizer(*optimizer, {}, document.at("save_file"));
     }
     json result = {{"params", json::array()}};
     for (const at::Tensor& parameter : parameters) result["params"].push_back(tensor_to(parameter));

@@ -11,6 +11,8 @@ nlohmann::json replay_collectives(const nlohmann::json& document);
 nlohmann::json replay_models(const nlohmann::json& document);
 nlohmann::json replay_scaler(const nlohmann::json& document);
 nlohmann::json replay_processes(const nlohmann::json& document);
+nlohmann::json replay_python_files(const nlohmann::json& document);
+nlohmann::json replay_python_state(const nlohmann::json& document);
 nlohmann::json replay_optimizer_state(const nlohmann::json& document);
 nlohmann::json replay_readers(const nlohmann::json& document);
 nlohmann::json replay_safetensors(const nlohmann::json& document);

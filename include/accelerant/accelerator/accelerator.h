@@ -45,6 +45,7 @@
 #include "accelerant/accelerator/accumulate_scope.h"
 #include "accelerant/accelerator/autocast_scope.h"
 #include "accelerant/accelerator/backward_options.h"
+#include "accelerant/accelerator/checkpointing.h"
 #include "accelerant/accelerator/epochs.h"
 #include "accelerant/accelerator/jit_model.h"
 #include "accelerant/accelerator/model.h"
@@ -54,6 +55,7 @@
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/checkpoint/save_model.h"
+#include "accelerant/checkpoint/save_tensors.h"
 #include "accelerant/data/loader.h"
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/join_options.h"
@@ -115,8 +117,9 @@ class Accelerator {
 
   // --- The loop ---------------------------------------------------------------------------------
 
-  // 0, 1, ..., count - 1.
-  Epochs epochs(int64_t count) const;
+  // 0, 1, ..., count - 1. After a state was loaded, what is left of them: the program calls epochs() as the one did
+  // that saved it.
+  Epochs epochs(int64_t count);
 
   // Runs autograd on the loss, scaled under fp16. Inside accumulate() the gradients of a window add
   // up to the mean over its micro-steps.
@@ -338,8 +341,70 @@ class Accelerator {
   SavedModel save_model(const ModelBase& model, const std::string& folder,
                         const SaveModelOptions& options = {}) const;
 
+  // A tensor, or tensors by name (StateDict, std::map), into one file: see checkpoint/save_tensors.h. The main process
+  // writes; the others wait for it, and get an Error if it fails.
+  template <class Tensors>
+  void save(const Tensors& tensors, const std::string& path,
+            const SaveTensorsOptions& options = {}) const {
+    main_process_first([&] {
+      if (is_main_process()) accelerant::save(tensors, path, options);
+    });
+  }
+
   // Parameters and buffers by name: the model's own tensors, not copies.
   StateDict get_state_dict(const ModelBase& model) const { return model.state_dict(); }
+
+  // --- Checkpoints -------------------------------------------------------------------------------------
+
+  // Saves everything that was prepared or registered, and where the training stands, as a folder that is whole or not
+  // there at all; see docs/checkpoints.md. All processes must call it. Without a folder: the next
+  // `<project.dir>/checkpoints/checkpoint_<n>`, and older ones are removed as project.total_limit says. A
+  // checkpoint that is in the folder already is replaced. Returns the folder. Behind optimizer.step(), or between
+  // updates; the batch in hand counts as done.
+  //
+  // Throws Error in all processes if one of them cannot save; what was saved before is then as it was, and the
+  // training can go on. An Error of an asynchronous save comes from the second save_state() after it, from
+  // wait_for_saves(), load_state() or end_training().
+  std::string save_state(const SaveStateOptions& options = {});
+  std::string save_state(const std::string& folder, const SaveStateOptions& options = {});
+
+  // Returns when no asynchronous save is under way any more.
+  void wait_for_saves();
+
+  // Makes everything what it was when it was saved; the loops over loaders and epochs() go on from there. The same
+  // objects must have been prepared, in the same order, and registered. Without a folder: the newest of the
+  // project; if it is damaged, that is logged, and the one before is taken. Folders of Accelerate's save_state()
+  // load too. What does not fit is an Error before anything is changed. All processes must call it, as many as
+  // saved, or others: see docs/checkpoints.md.
+  LoadedState load_state();
+  LoadedState load_state(const std::string& folder);
+
+  // The object becomes part of checkpoints under that name. It has state_dict(), which gives a NamedState, a StateDict
+  // or JSON, and load_state_dict(), which takes the same. It is borrowed, and must live as long as states are saved
+  // or loaded. The main process's is saved.
+  template <class Object>
+  void register_for_checkpointing(const std::string& name, Object& object) {
+    static_assert(detail::Checkpointable<Object>,
+                  "Accelerator::register_for_checkpointing takes objects with state_dict(), which "
+                  "returns a NamedState, a StateDict or nlohmann::json, and load_state_dict(), "
+                  "which takes the same");
+    using Form = std::remove_cvref_t<decltype(object.state_dict())>;
+    register_custom(
+        {.name = name,
+         .save = [&object] { return detail::to_named_state<Form>(object.state_dict()); },
+         .load =
+             [&object](const NamedState& state) {
+               object.load_state_dict(detail::from_named_state<Form>(state));
+             }});
+  }
+
+  // With project.save_on_preemption: if SIGTERM or SIGUSR1 has come, to any process, saves the state and throws
+  // Preempted (core/preempted.h), which ends the program with exit code 75 unless it is caught. Loops over prepared
+  // loaders do this by themselves after each update; it is for programs with other loops, in all processes.
+  void stop_if_preempted();
+
+  StateHookHandle register_save_state_pre_hook(StateHook hook);
+  StateHookHandle register_load_state_pre_hook(StateHook hook);
 
   // This process's part of a vector, a tensor (along the first dimension), or a map of those: see
   // dist/split.h. The argument is not changed.
@@ -383,6 +448,8 @@ class Accelerator {
   template <class Prepared, class Make>
   Prepared prepare_loader_once(const std::shared_ptr<const void>& original, Make&& make);
   int64_t updates_in(std::optional<int64_t> batches) const;
+
+  void register_custom(detail::CustomObject object);
 
   void forget_everything();
   static void print_line(const std::string& line);

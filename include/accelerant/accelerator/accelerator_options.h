@@ -75,6 +75,23 @@ struct AutocastSettings {
 struct ProjectOptions {
   std::string dir = {};          // where the project keeps its files; empty: none
   std::string logging_dir = {};  // where trackers write; empty: the same
+
+  // How many checkpoints save_state() leaves in `<dir>/checkpoints`: when a new one is safe, the oldest are
+  // removed. At least 1. Default: all.
+  std::optional<int64_t> total_limit = std::nullopt;
+
+  // The number of the first checkpoint; those in the folder already are counted on from. Default: 0.
+  int64_t iteration = 0;
+
+  // "auto": prepare() loads the newest checkpoint of the project, if there is one, and the training goes on where it
+  // was, with no more code. A path: that checkpoint. "no": nothing is loaded. Default: "auto" in a
+  // process that its launcher has started again (accelerant launch --max-restarts, torchrun), else "no".
+  std::optional<std::string> resume = std::nullopt;
+
+  // SIGTERM and SIGUSR1, which schedulers send before they take a machine away, make the training save its state
+  // after the next update and end with exit code 75. Default: where a training can be resumed, that is with `dir`
+  // and `resume` other than "no".
+  std::optional<bool> save_on_preemption = std::nullopt;
 };
 
 // What one step of a schedule stands for.

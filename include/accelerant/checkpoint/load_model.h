@@ -1,13 +1,14 @@
-// Loads the weights of a saved model: of save_model(), of Hugging Face's libraries, or of torch.save.
+// Loads the weights of a saved model: of save_model(), of Hugging Face's libraries, of torch.save, or of torch::save.
 //
 //   load_checkpoint_in_model(net, "runs/first/model");               // a folder
 //   load_checkpoint_in_model(net, "model.safetensors");              // a file
 //   load_checkpoint_in_model(net, "model.safetensors.index.json");   // one in several files
 //   load_checkpoint_in_model(net, "pytorch_model.bin", {.strict = false});
+//   load_checkpoint_in_model(net, "net.pt");                         // of torch::save(net, "net.pt") in C++
 //
 // Weights are copied into the tensors that the model has, one after the other: optimizers, data parallelism and
 // tied weights stay as they are, and memory for one tensor is needed at most. Whether everything fits is
-// known before anything is changed. A file of Python is never executed, only tensors are taken from it.
+// known before anything is changed. A file of Python or TorchScript is never executed, only tensors are taken from it.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -85,6 +85,11 @@ class LoaderState {
   // The next loop leaves out its first n batches (of each process); once. Costs nothing but for
   // streams that cannot skip.
   void skip_first_batches(int64_t n);
+  // The next loop gives no batches, as if it had been run already: the one after it is of the epoch that would
+  // have been next.
+  void skip_loop() { next_is_skipped_ = true; }
+  // The running loop is such a one.
+  bool is_skipped() const { return skipped_; }
 
   // --- Saving and resuming ---
 
@@ -152,10 +157,12 @@ class LoaderState {
   int64_t next_start_ = 0;
   int64_t next_skip_ = 0;
   bool decided_ = false;
+  bool next_is_skipped_ = false;
 
   // The running loop.
   bool active_ = false;
   bool last_ = false;
+  bool skipped_ = false;
   int64_t current_epoch_ = 0;
   int64_t current_samples_ = 0;
   int64_t current_rows_ = 0;

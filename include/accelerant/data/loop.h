@@ -29,14 +29,19 @@ class Loop {
         state_(std::move(state)),
         transfer_(placement),
         on_loop_(placement.on_loop),
+        on_batch_end_(placement.on_batch_end),
         looks_ahead_(state_->counts_as_it_goes() || transfer_.copies_ahead()) {
     state_->begin_loop();
     running_ = true;
     try {
       if (on_loop_) on_loop_(*state_, true);
+      if (state_->is_skipped()) {
+        end();
+        return;
+      }
       start(options, placement);
       if (looks_ahead_) ahead_ = fetch();
-      advance();
+      deliver_next();
     } catch (...) {
       end(/*failed=*/true);
       throw;
@@ -53,6 +58,18 @@ class Loop {
   // The next batch becomes the current one, or the loop ends.
   void advance() {
     if (!running_) return;
+    if (on_batch_end_) on_batch_end_(*state_);
+    deliver_next();
+  }
+
+ private:
+  using Item = Arriving<Batch>;
+  struct Fetched {
+    std::optional<Item> item = {};
+    std::exception_ptr error = {};
+  };
+
+  void deliver_next() {
     current_.reset();  // before the next is made, so that its memory can be used again
     Fetched fetched = looks_ahead_ ? std::exchange(ahead_, {}) : fetch();
     if (fetched.error) {
@@ -70,13 +87,6 @@ class Loop {
     }
     state_->deliver(current_->units, current_->samples, rows, nothing_ahead);
   }
-
- private:
-  using Item = Arriving<Batch>;
-  struct Fetched {
-    std::optional<Item> item = {};
-    std::exception_ptr error = {};
-  };
 
   void start(const LoaderOptions& options, const Placement& placement) {
     const Workers workers{.threads = placement.workers.value_or(options.workers),
@@ -119,6 +129,7 @@ class Loop {
   std::shared_ptr<LoaderState> state_;
   Transfer transfer_;
   std::function<void(LoaderState&, bool)> on_loop_;
+  std::function<void(LoaderState&)> on_batch_end_;
   const bool looks_ahead_;
   bool running_ = false;
   std::unique_ptr<Feed<Batch>> feed_;

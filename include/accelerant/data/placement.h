@@ -53,6 +53,10 @@ struct Placement {
   // ends (false), on the thread of the loop. What it throws at the end is logged, not passed on,
   // because that can be while another exception is under way.
   std::function<void(LoaderState&, bool active)> on_loop = {};
+
+  // Called when the loop asks for the next batch, and so has ended its work with the current one. What it throws
+  // leaves the loop.
+  std::function<void(LoaderState&)> on_batch_end = {};
 };
 
 }  // namespace accelerant::data

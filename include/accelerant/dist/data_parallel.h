@@ -27,6 +27,7 @@
 
 #include "accelerant/dist/comm_hook.h"
 #include "accelerant/dist/world.h"
+#include "accelerant/tensor/named_state.h"
 
 namespace c10d {
 class CommHookInterface;
@@ -109,6 +110,28 @@ class DataParallel {
   // How gradients are exchanged, in place of what the options say. Once, before the first backward. The hook
   // divides by the number of processes itself.
   void register_hook(std::unique_ptr<c10d::CommHookInterface> hook);
+
+  // What a training that goes on depends on, besides the model itself: which gradients travel together and in
+  // which order (with three or more processes the order of a sum changes its last bits), the uses of parameters
+  // in a static graph, and what PowerSGD remembers. Part of it is this process's own, so each process saves its
+  // state. Between optimizer.step() and the next forward; an Error after a backward() that left gradients out.
+  //
+  //   values   {"buckets": [["fc2.weight", "fc2.bias"], ["fc1.weight"]],   in the order of their exchange
+  //             "rebuilt": true,                     they follow the order of gradients, and stay as they are
+  //             "order": [],                         of gradients, if buckets are to follow it from the next forward
+  //             "static_graph": {"uses": {"fc2.weight": 1, ...}, "unused": [], "followed": false},   where it is known
+  //             "comm_hook": {"iteration": 7, ...}}  where there is one with a memory
+  //   tensors  "comm_hook.0.error", "comm_hook.0.q", ...: of PowerSGD, by bucket
+  NamedState state_dict() const;
+
+  // Goes on as the model that was saved. At any time between two iterations; all processes must load what was
+  // saved at one moment, each what it has saved itself. Exchanges nothing. The tensors are copied.
+  //
+  // Buckets are the saved ones whatever bucket_cap_mb is now. What belongs to other options is left out: the
+  // memory of another hook as far as it has other sizes; and with static_graph everything, if the saved model
+  // had not learnt a graph. A state of other parameters (by name; trained ones only) or buckets that cannot be
+  // is an Error which names them, and nothing is changed.
+  void load_state_dict(const NamedState& state);
 
   // Parameters and buffers of the model, for checks and for averaging by hand.
   const std::vector<NamedParameter>& parameters() const;

@@ -35,7 +35,7 @@ namespace accelerant::format {
 
 enum class ArchiveKind {
   python_state,        // torch.save of Python 1.6 or newer: read_torch_archive reads it
-  torchscript_or_cpp,  // torch.jit.save, or torch::save of C++: torch::jit::load, torch::load read it
+  torchscript_or_cpp,  // torch.jit.save, or torch::save of C++: read_module_archive reads its data
   legacy,              // torch.save of Python older than 1.6: has to be saved again
   not_an_archive,      // anything else
 };
@@ -52,6 +52,11 @@ struct TorchReadOptions {
   // The largest pickle that is read, in bytes. Reading one takes up to some hundred times its size of
   // memory if it was made for that. A tensor needs about 150 bytes. Default: 256 MiB.
   uint64_t max_pickle_bytes = uint64_t{256} << 20;
+
+  // Arrays, numbers and types of numpy become None, so that the rest of a file can be read: Accelerate's
+  // random_states_0.pkl has the state of numpy's generator in it. Default: false, they are refused, as
+  // every other class that is not on the list.
+  bool skip_numpy = false;
 };
 
 // What is in the file. Integers beyond 64 bits, sparse and quantised tensors, objects that contain
@@ -62,6 +67,13 @@ PlainValue read_torch_archive(const std::string& path, const TorchReadOptions& o
 // empty, the caller does. `name` stands for the file in messages.
 PlainValue read_torch_archive(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
                               const std::string& name, const TorchReadOptions& options = {});
+
+// What is in a file of torch::save of C++, or of torch.jit.save: the attributes of the module as nested dicts,
+// parameters and buffers among them. The module's code is neither read nor run. Objects that save themselves by code
+// of their own (__getstate__) are refused.
+PlainValue read_module_archive(const std::string& path, const TorchReadOptions& options = {});
+PlainValue read_module_archive(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                               const std::string& name, const TorchReadOptions& options = {});
 
 struct TorchWriteOptions {
   // The folder that the records have inside the archive, without '/'. torch.save takes the name of the

@@ -6,8 +6,9 @@
 //
 // Every rank has torchrun's environment and a session of its own. What ranks write appears on this
 // process's standard output and standard error, each line with its rank. When a rank fails the
-// others are stopped, and what went wrong is the last thing on the screen. SIGINT, SIGTERM, SIGHUP
-// and SIGQUIT to this process go to the ranks. No rank outlives this process, even if it is killed.
+// others are stopped, and what went wrong is the last thing on the screen. SIGINT, SIGTERM, SIGHUP,
+// SIGQUIT and SIGUSR1 to this process go to the ranks. When ranks end with exit code 75, since they were
+// asked to save and stop (core/preempted.h), the others have the time to do so too. No rank outlives this process, even if it is killed.
 //
 // For a process that does nothing else: it changes how this process takes signals and adopts
 // orphans while it runs, and must be called from its only thread. Programs that have more to do use
@@ -82,6 +83,10 @@ struct LaunchOptions {
   // Default: 30 s.
   std::chrono::duration<double> grace = std::chrono::seconds(30);
 
+  // The same for ranks that are saving their state because they were asked to stop: longer, if it is more
+  // than grace, which need only cover the update that is under way. Default: 10 min.
+  std::chrono::duration<double> saving_grace = std::chrono::minutes(10);
+
   // How often to look for ended ranks, besides being told at once by the kernel. Default: 0.1 s.
   std::chrono::duration<double> monitor_interval = std::chrono::milliseconds(100);
 
@@ -113,8 +118,8 @@ struct LaunchOptions {
 };
 
 struct LaunchResult {
-  // 0 if all ranks succeeded; of the rank that failed first (128 + signal if one ended it); 128 +
-  // signal if one stopped the launcher.
+  // 0 if all ranks succeeded; 75 if they saved their state and ended on request; of the rank that failed first
+  // (128 + signal if one ended it); 128 + signal if one stopped the launcher.
   int exit_code = 0;
   int signal = 0;        // that stopped the launcher; 0: none
   int64_t restarts = 0;  // how often the ranks were started again

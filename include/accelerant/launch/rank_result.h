@@ -6,6 +6,7 @@
 #include <string>
 
 #include "accelerant/core/error_report.h"
+#include "accelerant/core/preempted.h"
 
 namespace accelerant::launch {
 
@@ -22,7 +23,9 @@ struct RankResult {
   std::string out = {};                   // its standard output: all of it, where it was captured
   std::string err = {};                   // its standard error: all of it, or the last lines
 
-  bool failed() const { return exit_code != 0 && !stopped; }
+  // It saved its state and ended because it was asked to (core/preempted.h), by whomever.
+  bool preempted() const { return exit_code == kPreemptedExitCode; }
+  bool failed() const { return exit_code != 0 && !stopped && !preempted(); }
 };
 
 }  // namespace accelerant::launch

@@ -72,7 +72,7 @@ class ModelOutput {
         format::split_into_shards(to_place(), options_.max_shard_bytes, naming);
     if (plan.shards.empty()) plan.shards.push_back({.file = naming.file(1, 1)});
     for (const format::Shard& shard : plan.shards) {
-      checkpoint::FileWriter file(join_path(folder, shard.file));
+      checkpoint::FileWriter file(join_path(folder, shard.file), checkpoint::SumUp::no);
       if (options_.safetensors) {
         write_safetensors(shard.tensors, file);
       } else {

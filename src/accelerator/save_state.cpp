@@ -1,0 +1,300 @@
+// Saving: what goes into a checkpoint, and which process writes it.
+#include <torch/optim/optimizer.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cctype>
+#include <ctime>
+#include <numeric>
+
+#include "accelerant/core/error.h"
+#include "accelerant/optim/optimizer_state.h"
+#include "accelerant/tensor/random_state.h"
+#include "accelerant/version.h"
+#include "accelerator/agreed.h"
+#include "accelerator/checkpoints.h"
+#include "accelerator/core.h"
+#include "accelerator/model_state.h"
+#include "accelerator/optimizer_state.h"
+#include "accelerator/parameter_naming.h"
+#include "accelerator/scheduler_state.h"
+#include "accelerator/state_source.h"
+#include "accelerator/window_state.h"
+#include "checkpoint/rotation.h"
+#include "core/files.h"
+#include "dist/side_channel.h"
+#include "tensor/state_prefix.h"
+
+namespace accelerant::detail {
+namespace {
+
+using checkpoint::SaveRequest;
+using checkpoint::StatePart;
+using nlohmann::json;
+
+class BetweenProcesses final : public checkpoint::Agreement {
+ public:
+  explicit BetweenProcesses(const dist::World& world)
+      : rank_(world.rank()), channel_(dist::SideChannel::open(world, "saving a checkpoint")) {}
+
+  int64_t rank() const override { return rank_; }
+  std::vector<std::string> collect(const std::string& mine) override {
+    return channel_->collect(mine);
+  }
+  std::string announce(const std::string& text) override { return channel_->announce(text); }
+
+ private:
+  int64_t rank_;
+  std::unique_ptr<dist::SideChannel> channel_;
+};
+
+// Who writes each of the parts that all processes have: the largest go first, each to the process that has least to
+// write so far. All processes come to the same result.
+std::vector<int64_t> spread(const std::vector<StatePart>& parts, int64_t num_processes) {
+  std::vector<std::size_t> order(parts.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](std::size_t i) { return tensor_bytes(parts[i]); });
+  std::vector<uint64_t> load(static_cast<std::size_t>(num_processes));
+  std::vector<int64_t> writers(parts.size());
+  for (const std::size_t i : order) {
+    const auto least = std::ranges::min_element(load);
+    writers[i] = least - load.begin();
+    *least += tensor_bytes(parts[i]);
+  }
+  return writers;
+}
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc = {};
+  gmtime_r(&seconds, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+const char* name_of_precision(Precision precision) {
+  switch (precision) {
+    case Precision::no:
+      break;
+    case Precision::fp16:
+      return "fp16";
+    case Precision::bf16:
+      return "bf16";
+  }
+  return "no";
+}
+
+}  // namespace
+
+optim::ParameterNames names_of_parameters(const Core& core) {
+  optim::ParameterNames names;
+  const auto models = core.models.all();
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    names.add(models[i]->module().named_parameters(), i == 0 ? "" : numbered("model", i) + ".");
+  }
+  return names;
+}
+
+Checkpoints::Checkpoints(Core& core) : core_(core) {}
+
+Checkpoints::~Checkpoints() = default;
+
+void Checkpoints::add_custom(CustomObject object) {
+  const bool good_name = !object.name.empty() && object.name.front() != '.' &&
+                         std::ranges::all_of(object.name, [](unsigned char c) {
+                           return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+                         });
+  if (!good_name) {
+    throw Error(
+        ErrorDetails{.problem = "register_for_checkpointing() got a name that cannot be one",
+                     .expected = "letters, digits, '_', '-' and '.', as it becomes a file",
+                     .got = "'" + object.name + "'"});
+  }
+  if (std::ranges::find(custom_, object.name, &CustomObject::name) != custom_.end()) {
+    throw Error(ErrorDetails{.problem = "Two objects were registered under one name",
+                             .expected = "another name for each",
+                             .got = "'" + object.name + "' twice"});
+  }
+  custom_.push_back(std::move(object));
+  if (resume_) load_custom(*resume_->source, custom_.back(), *resume_);
+}
+
+StateHookHandle Checkpoints::add_save_hook(StateHook hook) {
+  return StateHookHandle(save_hooks_.emplace_back(std::make_shared<StateHook>(std::move(hook))));
+}
+
+StateHookHandle Checkpoints::add_load_hook(StateHook hook) {
+  return StateHookHandle(load_hooks_.emplace_back(std::make_shared<StateHook>(std::move(hook))));
+}
+
+void Checkpoints::wait() {
+  if (saver_) saver_->wait();
+}
+
+checkpoint::StateSaver& Checkpoints::saver() {
+  if (!saver_) {
+    saver_ = std::make_unique<checkpoint::StateSaver>(
+        core_.world->is_connected() ? std::make_unique<BetweenProcesses>(*core_.world)
+                                    : checkpoint::agreement_with_nobody());
+  }
+  return *saver_;
+}
+
+std::string Checkpoints::checkpoints_folder() const {
+  if (core_.options.project.dir.empty()) {
+    throw Error(ErrorDetails{.problem = "There is no folder for checkpoints",
+                             .expected = "a folder, or the option project.dir",
+                             .got = "neither",
+                             .hint = "Accelerator({.project = {.dir = \"runs/first\"}})"});
+  }
+  return checkpoint::checkpoints_folder(core_.options.project.dir);
+}
+
+int64_t Checkpoints::take_number() {
+  if (!next_number_) {
+    const std::string folder = checkpoints_folder();
+    next_number_ =
+        from_main(*core_.world, [&]() -> json {
+          if (!is_folder(folder)) return core_.options.project.iteration;
+          checkpoint::clean_leftovers(folder);
+          return std::max(core_.options.project.iteration, checkpoint::next_number(folder));
+        }).get<int64_t>();
+  }
+  return (*next_number_)++;
+}
+
+std::string Checkpoints::save(const std::optional<std::string>& folder,
+                              const SaveStateOptions& options) {
+  finish_resume();
+  SaveRequest request;
+  if (folder) {
+    request.path = *folder;
+    request.existing = checkpoint::Existing::replace;
+  } else {
+    const std::string all = checkpoints_folder();
+    request.path = checkpoint::checkpoint_path(all, take_number());
+    request.total_limit = core_.options.project.total_limit;
+  }
+  try {
+    require_no_step_is_due(core_);
+    core_.settle_scaler();
+    request.parts = parts_to_write(request.path);
+    request.content = manifest_content();
+  } catch (const std::exception& error) {
+    // All processes must learn of it.
+    request.failure = error.what();
+    request.parts.clear();
+  }
+  const std::string path = request.path;
+  if (options.async) {
+    saver().save_in_background(std::move(request));
+  } else {
+    saver().save(request);
+  }
+  return path;
+}
+
+std::vector<StateDict> Checkpoints::model_states(
+    const std::vector<std::shared_ptr<StateHook>>& hooks, const std::string& folder) const {
+  std::vector<StateDict> states;
+  for (const auto& model : core_.models.all()) states.push_back(model->module().state_dict());
+  for (const auto& hook : hooks) {
+    if (*hook) (*hook)(states, folder);
+  }
+  return states;
+}
+
+std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) const {
+  const optim::ParameterNames names = names_of_parameters(core_);
+  std::vector<StatePart> shared;
+  const auto models = model_states(save_hooks_, path);
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    shared.push_back({.name = numbered("model", i), .state = {.tensors = models[i]}});
+  }
+  const auto optimizers = core_.optimizers.all();
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    shared.push_back({.name = numbered("optimizer", i),
+                      .state = optim::optimizer_state_dict(optimizers[i]->optimizer(), names)});
+  }
+  const std::vector<int64_t> writers = spread(shared, core_.environment.num_processes);
+
+  const int64_t rank = core_.environment.process_index;
+  std::vector<StatePart> parts;
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    if (writers[i] == rank) parts.push_back(std::move(shared[i]));
+  }
+  // Called in every process: a state may be gathered from all of them.
+  for (const CustomObject& object : custom_) {
+    StatePart part{.name = custom_part(object.name), .state = object.save()};
+    // Something is there even of an object without a state.
+    if (part.state.tensors.is_empty() && part.state.values == json::object()) {
+      part.state.values = nullptr;
+    }
+    if (rank == 0) parts.push_back(std::move(part));
+  }
+  if (rank == 0) parts.push_back({.name = kTrainerPart, .state = trainer_state()});
+  parts.push_back({.name = rank_part(rank), .state = rank_state(names)});
+  for (const StatePart& part : parts) checkpoint::require_storable(part);
+  return parts;
+}
+
+NamedState Checkpoints::trainer_state() const {
+  json schedulers = json::array();
+  for (const auto& scheduler : core_.schedulers.all()) {
+    schedulers.push_back(scheduler->schedule().state_dict());
+  }
+  json loaders = json::array();
+  json running = nullptr;
+  for (const auto& loader : core_.living_loaders()) {
+    if (!core_.active_loaders.empty() && core_.active_loaders.back() == loader.get()) {
+      running = loaders.size();
+    }
+    json state = loader->state_dict();
+    const bool goes_on = core_.progress->is_inside_epoch();
+    if (goes_on && core_.progress->was_trained_with(*loader)) state["trained"] = true;
+    loaders.push_back(std::move(state));
+  }
+  return {.values = {{"models", core_.models.all().size()},
+                     {"optimizers", core_.optimizers.all().size()},
+                     {"schedulers", std::move(schedulers)},
+                     {"loaders", std::move(loaders)},
+                     {"running_loader", std::move(running)},
+                     {"progress", core_.progress->state_dict()},
+                     {"updates", core_.updates},
+                     {"scaler", core_.scaler.is_enabled() ? core_.scaler.state_dict() : json()}}};
+}
+
+NamedState Checkpoints::rank_state(const optim::ParameterNames& names) const {
+  NamedState state = save_windows(core_, names);
+  add_with_prefix(state.tensors, "random.", RandomState::capture().tensors);
+  json parallel = json::array();
+  const auto models = core_.models.all();
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    if (models[i]->parallel() == nullptr) {
+      parallel.push_back(nullptr);
+      continue;
+    }
+    const NamedState exchange = models[i]->parallel()->state_dict();
+    parallel.push_back(exchange.values);
+    add_with_prefix(state.tensors, "parallel." + std::to_string(i) + ".", exchange.tensors);
+  }
+  state.values["parallel"] = std::move(parallel);
+  return state;
+}
+
+json Checkpoints::manifest_content() const {
+  return {{"kind", "training"},
+          {"created", now()},
+          {"accelerant", ACCELERANT_VERSION},
+          {"torch", TORCH_VERSION},
+          {"num_processes", core_.environment.num_processes},
+          {"device", core_.options.device->str()},
+          {"mixed_precision", name_of_precision(*core_.options.mixed_precision)},
+          {"gradient_accumulation_steps", *core_.options.gradient_accumulation.steps},
+          {"epoch", core_.progress->epoch_to_resume()},
+          {"updates", core_.updates}};
+}
+
+}  // namespace accelerant::detail

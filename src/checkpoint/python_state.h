@@ -1,0 +1,83 @@
+// The folder that Accelerator.save_state of Python's Accelerate writes, for reading:
+//
+//   model.safetensors, model_1.safetensors (or pytorch_model.bin, pytorch_model_1.bin), optimizer.bin, optimizer_1.bin,
+//   scheduler.bin, scheduler_1.bin, scaler.pt, random_states_0.pkl, random_states_1.pkl
+//
+//   if (PythonStateFolder::is_one(path)) {
+//     const PythonStateFolder saved(path);
+//     load_checkpoint_in_model(model, saved.model_file(0));
+//     optim::load_optimizer_state_dict(adamw, names, optim::from_python_state(saved.optimizer(0), adamw, names));
+//     scheduler.load_state_dict(schedule_state_of(saved.scheduler(0), scheduler.state_dict()));
+//   }
+//
+// An object knows the names of the files; each is opened when it is asked for. Nothing in them is executed. A file
+// that is damaged or of another kind is an Error that names it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerant/tensor/named_state.h"
+#include "accelerant/tensor/random_state.h"
+
+namespace accelerant::checkpoint {
+
+class PythonStateFolder {
+ public:
+  // Whether the folder has files of Accelerate's names, and no manifest. A model alone does not make it one.
+  static bool is_one(const std::string& folder);
+
+  // An Error if it is none.
+  explicit PythonStateFolder(const std::string& folder);
+
+  const std::string& path() const { return folder_; }
+
+  // How many there are, numbered from 0 without gaps.
+  int64_t models() const { return static_cast<int64_t>(models_.size()); }
+  int64_t optimizers() const { return optimizers_; }
+  int64_t schedulers() const { return schedulers_; }
+
+  // How many processes saved their random states, from rank 0 on without gaps.
+  int64_t ranks() const { return ranks_; }
+
+  // For load_checkpoint_in_model. An Error, as below, where there are not so many.
+  std::string model_file(int64_t index) const;
+
+  // In Python's structure, for optim::from_python_state. The tensors are views of the file and must not be changed.
+  NamedState optimizer(int64_t index) const;
+
+  // Python's scheduler.state_dict(); schedule_state_of() makes of it what our schedules take.
+  nlohmann::json scheduler(int64_t index) const;
+
+  // Of the GradScaler, for its load_state_dict; nothing if the run had none. Empty if it was disabled.
+  std::optional<nlohmann::json> scaler() const;
+
+  // The count of accumulate() since the last update, as the rank saved it; nothing if there is no file of that rank.
+  std::optional<int64_t> step(int64_t rank = 0) const;
+
+  // Torch's generators of that rank; nothing if there is no file of it.
+  std::optional<RandomState> random(int64_t rank) const;
+
+  // What is in the folder and is not read, each with the reason: "custom_checkpoint_0.pkl: ...".
+  const std::vector<std::string>& unread() const { return unread_; }
+
+ private:
+  std::string folder_;
+  std::vector<std::string> models_;  // names of files
+  int64_t optimizers_ = 0;
+  int64_t schedulers_ = 0;
+  int64_t ranks_ = 0;
+  bool has_scaler_ = false;
+  std::vector<std::string> unread_;
+};
+
+// Of Python's scheduler.state_dict(), what optim::LrScheduler or optim::ReduceLrOnPlateau takes. `current` is the
+// state_dict() of the one that is to load it. The state of SequentialLR and ChainedScheduler has its schedulers
+// inside: base rates, and the step of the latter, come from the first of them. OneCycleLR keeps as base rates those
+// it begins with; ours are the highest or unused, and stay. An Error if it is no state of a scheduler of torch.optim.
+nlohmann::json schedule_state_of(const nlohmann::json& python, const nlohmann::json& current);
+
+}  // namespace accelerant::checkpoint

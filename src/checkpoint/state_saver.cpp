@@ -1,0 +1,204 @@
+#include "checkpoint/state_saver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "checkpoint/rotation.h"
+#include "core/files.h"
+
+namespace accelerant::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+class Alone final : public Agreement {
+ public:
+  int64_t rank() const override { return 0; }
+  std::vector<std::string> collect(const std::string& mine) override { return {mine}; }
+  std::string announce(const std::string& text) override { return text; }
+};
+
+// What processes tell each other: {"error": "..."} or something good.
+std::string failure(const std::string& what) { return json{{"error", what}}.dump(); }
+
+std::string failure_in(const json& answer) {
+  return answer.contains("error") ? answer.at("error").get<std::string>() : "";
+}
+
+// Runs f, and what it throws becomes what is told.
+template <class F>
+std::string told(F&& f) {
+  try {
+    return f().dump();
+  } catch (const std::exception& error) {
+    return failure(error.what());
+  }
+}
+
+std::string failures_in(const std::vector<std::string>& answers) {
+  std::string text;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    const std::string what = failure_in(json::parse(answers[rank]));
+    if (what.empty()) continue;
+    if (!text.empty()) text += "\n";
+    text += answers.size() == 1 ? what : "rank " + std::to_string(rank) + ": " + what;
+  }
+  return text;
+}
+
+json to_json(const std::map<std::string, FileRecord>& records) {
+  json files = json::object();
+  for (const auto& [name, record] : records) files[name] = {record.size, record.xxh3};
+  return files;
+}
+
+}  // namespace
+
+std::unique_ptr<Agreement> agreement_with_nobody() { return std::make_unique<Alone>(); }
+
+StateSaver::StateSaver(std::unique_ptr<Agreement> agreement) : agreement_(std::move(agreement)) {}
+
+StateSaver::~StateSaver() {
+  for (bool waiting = true; waiting;) {
+    try {
+      wait();
+      waiting = false;
+    } catch (const std::exception& error) {
+      log(LogLevel::error, error.what());
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void StateSaver::save(const SaveRequest& request) {
+  wait();
+  run(request);
+}
+
+void StateSaver::save_in_background(SaveRequest request) {
+  wait_for_jobs(kSnapshots - 1);
+  auto job = std::make_shared<Job>();
+  job->snapshot = &snapshots_[next_snapshot_];
+  next_snapshot_ = (next_snapshot_ + 1) % kSnapshots;
+  try {
+    request.parts = job->snapshot->take(request.parts);
+  } catch (const std::exception& error) {
+    // The other processes count on this one to take part.
+    request.failure = error.what();
+    request.parts.clear();
+  }
+  job->request = std::move(request);
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this] { run_jobs(); });
+  changed_.notify_all();
+}
+
+void StateSaver::wait() { wait_for_jobs(0); }
+
+void StateSaver::wait_for_jobs(std::size_t most) {
+  std::unique_lock lock(mutex_);
+  while (jobs_.size() > most) {
+    const std::shared_ptr<Job> job = jobs_.front();
+    changed_.wait(lock, [&] { return job->done; });
+    jobs_.pop_front();
+    if (job->error) std::rethrow_exception(job->error);
+  }
+}
+
+void StateSaver::run_jobs() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    std::shared_ptr<Job> job;
+    changed_.wait(lock, [&] {
+      const auto next = std::ranges::find_if(jobs_, [](const auto& each) { return !each->done; });
+      if (next != jobs_.end()) job = *next;
+      return job != nullptr || stopping_;
+    });
+    if (!job) return;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      job->snapshot->wait_until_copied();
+      run(job->request);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    job->request = {};
+    lock.lock();
+    job->error = error;
+    job->done = true;
+    changed_.notify_all();
+  }
+}
+
+void StateSaver::run(const SaveRequest& request) {
+  const bool is_first = agreement_->rank() == 0;
+  std::string begun;
+  if (is_first) {
+    begun = told([&] {
+      CheckpointFolder(request.path, request.existing).begin();
+      return json{{"path", request.path}};
+    });
+  }
+  const json beginning = json::parse(agreement_->announce(begun));
+  if (const std::string what = failure_in(beginning); !what.empty()) throw Error(what);
+
+  const CheckpointFolder folder(beginning.at("path").get<std::string>(), request.existing);
+  const std::vector<std::string> answers = agreement_->collect(write(request, folder));
+  const json verdict =
+      json::parse(agreement_->announce(is_first ? conclude(request, folder, answers) : ""));
+  if (const std::string what = failure_in(verdict); !what.empty()) throw Error(what);
+}
+
+std::string StateSaver::write(const SaveRequest& request, const CheckpointFolder& folder) const {
+  if (!request.failure.empty()) return failure(request.failure);
+  return told([&] {
+    std::map<std::string, FileRecord> records;
+    for (const StatePart& part : request.parts) write_part(part, folder, records);
+    return json{{"files", to_json(records)}};
+  });
+}
+
+std::string StateSaver::conclude(const SaveRequest& request, const CheckpointFolder& folder,
+                                 const std::vector<std::string>& answers) const {
+  std::string failed = failures_in(answers);
+  if (failed.empty()) {
+    const json committed = json::parse(told([&] {
+      Manifest manifest{.content = request.content};
+      for (const std::string& answer : answers) {
+        for (const auto& [name, record] : json::parse(answer).at("files").items()) {
+          manifest.files[name] = {.size = record[0].get<uint64_t>(),
+                                  .xxh3 = record[1].get<uint64_t>()};
+        }
+      }
+      folder.commit(manifest);
+      return json::object();
+    }));
+    failed = failure_in(committed);
+  }
+  if (!failed.empty()) {
+    folder.abandon();
+    return failure("The checkpoint " + folder.path() + " was not saved: " + failed);
+  }
+  if (request.total_limit) {
+    try {
+      prune(folder_of(folder.path()), *request.total_limit);
+    } catch (const std::exception& error) {
+      // The new checkpoint is there all the same.
+      log(LogLevel::warning, std::string("old checkpoints could not be removed: ") + error.what());
+    }
+  }
+  return json::object().dump();
+}
+
+}  // namespace accelerant::checkpoint

@@ -1,0 +1,110 @@
+// Writes the checkpoints of a run, at once or in the background, by all of its processes together.
+//
+// Of a checkpoint every process writes its own parts. The first process makes the folder, and when all have written,
+// it gives the folder its name; then all know that the checkpoint is there, or all get the same Error.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/host_snapshot.h"
+#include "checkpoint/state_part.h"
+
+namespace accelerant::checkpoint {
+
+// How the processes of a run exchange texts about a save. All call it in the same order; not from two threads at once.
+class Agreement {
+ public:
+  virtual ~Agreement() = default;
+
+  virtual int64_t rank() const = 0;
+
+  // The first process gets the texts of all, by rank; the others nothing.
+  virtual std::vector<std::string> collect(const std::string& mine) = 0;
+
+  // All get the text of the first process.
+  virtual std::string announce(const std::string& text) = 0;
+};
+
+// For one process.
+std::unique_ptr<Agreement> agreement_with_nobody();
+
+struct SaveRequest {
+  // Where the checkpoint is to be. What the first process says counts.
+  std::string path = {};
+
+  // What to do with a checkpoint that is there already.
+  Existing existing = Existing::refuse;
+
+  // What this process writes.
+  std::vector<StatePart> parts = {};
+
+  // Why this process cannot save; then nobody does. Empty: it can.
+  std::string failure = {};
+
+  // For the manifest, from the first process.
+  nlohmann::json content = nlohmann::json::object();
+
+  // How many checkpoints are to be left beside each other when this one is safe. Default: all.
+  std::optional<int64_t> total_limit = std::nullopt;
+};
+
+class StateSaver {
+ public:
+  explicit StateSaver(std::unique_ptr<Agreement> agreement);
+
+  // Waits for saves in the background. Their Errors, if nobody has got them, are logged.
+  ~StateSaver();
+  StateSaver(const StateSaver&) = delete;
+  StateSaver& operator=(const StateSaver&) = delete;
+
+  // Returns when the checkpoint is safe. Waits for saves in the background first, and throws their Error.
+  void save(const SaveRequest& request);
+
+  // Copies the tensors and returns. At most two saves are under way: a third waits for the first, and throws its
+  // Error. That is the same in all processes, however fast each of them writes.
+  void save_in_background(SaveRequest request);
+
+  // Waits for all saves in the background. Throws the first Error that nobody has got.
+  void wait();
+
+ private:
+  static constexpr std::size_t kSnapshots = 2;
+
+  // A save in the background.
+  struct Job {
+    SaveRequest request = {};
+    HostSnapshot* snapshot = nullptr;
+    bool done = false;
+    std::exception_ptr error = {};
+  };
+
+  void run_jobs();
+  void run(const SaveRequest& request);
+  std::string write(const SaveRequest& request, const CheckpointFolder& folder) const;
+  std::string conclude(const SaveRequest& request, const CheckpointFolder& folder,
+                       const std::vector<std::string>& answers) const;
+  // Until no more than this many jobs are left. Throws the error of one that is taken off.
+  void wait_for_jobs(std::size_t most);
+
+  std::unique_ptr<Agreement> agreement_;
+  HostSnapshot snapshots_[kSnapshots];
+  std::size_t next_snapshot_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> jobs_;  // begun and not yet waited for, in their order
+  bool stopping_ = false;
+  std::thread thread_;  // started with the first job
+};
+
+}  // namespace accelerant::checkpoint

@@ -1,0 +1,25 @@
+// Several states in one, told apart by prefixes of their names.
+#pragma once
+
+#include <string>
+
+#include "accelerant/tensor/state_dict.h"
+
+namespace accelerant {
+
+inline void add_with_prefix(StateDict& into, const std::string& prefix, const StateDict& tensors) {
+  for (const auto& item : tensors) into.insert(prefix + item.key(), item.value());
+}
+
+// Those whose names begin with the prefix, without it.
+inline StateDict with_prefix(const StateDict& tensors, const std::string& prefix) {
+  StateDict result;
+  for (const auto& item : tensors) {
+    if (item.key().starts_with(prefix)) {
+      result.insert(item.key().substr(prefix.size()), item.value());
+    }
+  }
+  return result;
+}
+
+}  // namespace accelerant

@@ -1,0 +1,152 @@
+"""A training that is killed at random places and started again gives, to the last bit, what it gives undisturbed."""
+
+import itertools
+import os
+import random
+import shutil
+import subprocess
+
+import pytest
+import replay
+
+PROGRAM = os.environ["ACCELERANT_RESUMABLE_TRAINING"]
+LAUNCHER = os.environ["ACCELERANT_COMMAND"]
+SEED = replay.seed_from_environment()
+ROUNDS = int(os.environ.get("ACCELERANT_RESUME_ROUNDS", "1"))
+MOST_STARTS = 200
+
+KILLS = [
+    "training.batch",
+    "checkpoint.begun",
+    "checkpoint.write",
+    "checkpoint.file_written",
+    "checkpoint.before_manifest",
+    "checkpoint.before_rename",
+    "checkpoint.after_rename",
+    "checkpoint.set_aside",
+]
+
+
+def start(log, settings, processes=1, failpoint=None, deadline=120):
+    command = [PROGRAM, str(log), *(f"--{key}={value}" for key, value in settings.items())]
+    if processes > 1:
+        command = [LAUNCHER, "launch", "--cpu", "--num-processes", str(processes), "--", *command]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if failpoint:
+        environment["ACCELERANT_FAILPOINT"] = failpoint
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline)
+
+
+def lines_of(log, processes):
+    """What each process computed, by what it was computed for. Where it was computed twice, twice the same."""
+    results = []
+    for rank in range(processes):
+        found = {}
+        for line in open(f"{log}.{rank}"):
+            key, separator, value = line.rstrip("\n").partition(" = ")
+            assert separator, f"half a line: {line!r}"
+            assert found.setdefault(key, value) == value, f"rank {rank}: {key} was {found[key]}, and then {value}"
+        results.append(found)
+    return results
+
+
+def undisturbed(folder, settings, processes):
+    log = folder / "undisturbed"
+    done = start(log, {**settings, "project": folder / "undisturbed_project", "resume": "no"}, processes)
+    assert done.returncode == 0, done.stderr
+    return lines_of(log, processes)
+
+
+def run_until_done(folder, settings, processes, chooser):
+    """Starts the training again and again, killed at places of chooser's choice. Returns the number of kills."""
+    log = folder / "killed"
+    project = folder / "project"
+    for kills in range(MOST_STARTS):
+        failpoint = chooser.choice(KILLS) + f":kill@{chooser.randint(1, 12)}"
+        if processes > 1:
+            failpoint += f"/rank={chooser.randrange(processes)}"
+        done = start(log, {**settings, "project": project}, processes, failpoint)
+        if done.returncode == 0:
+            return kills, log
+        assert done.returncode == 137 or done.returncode == -9, done.stderr
+    pytest.fail("the training never ended")
+
+
+CASES = [
+    # processes, settings
+    (1, {}),
+    (1, {"save_every": 1}),
+    (1, {"save_every": 3, "async": 1}),
+    (1, {"save_every": 2, "accumulate": 3}),
+    (1, {"save_every": 1, "accumulate": 3, "precision": "fp16"}),
+    (1, {"save_every": 2, "precision": "fp16", "async": 1}),
+    (1, {"save_every": 5, "precision": "bf16", "workers": 2}),
+    (1, {"save_every": 2, "two": 1, "accumulate": 2}),
+    (1, {"save_every": 3, "two": 1, "precision": "fp16", "async": 1, "optimizer": "rmsprop"}),
+    (1, {"save_every": 2, "optimizer": "sgd", "limit": 1, "workers": 3}),
+    (2, {"save_every": 1, "accumulate": 3, "optimizer": "sgd"}),
+    (2, {"save_every": 2, "precision": "fp16", "async": 1}),
+    (3, {"save_every": 1, "accumulate": 2, "async": 1}),
+    (4, {"save_every": 1, "hook": "power_sgd", "limit": 2}),
+]
+
+
+@pytest.mark.parametrize("round_", range(ROUNDS))
+@pytest.mark.parametrize(
+    "processes, settings", CASES, ids=lambda value: "-".join(map(str, itertools.chain(*value.items()))) or "plain"
+    if isinstance(value, dict) else f"{value}_ranks")
+def test_killed_training_is_the_same(tmp_path, processes, settings, round_):
+    seed = f"{SEED}-{processes}-{settings}-{round_}"
+    print(f"ACCELERANT_SEED={SEED}")
+    chooser = random.Random(seed)
+    settings = {"samples": 48 if processes == 1 else 40, "epochs": 3, "batch": 4, **settings}
+    expected = undisturbed(tmp_path, settings, processes)
+    kills, log = run_until_done(tmp_path, settings, processes, chooser)
+    print(f"killed {kills} times")
+    got = lines_of(log, processes)
+    assert got == expected
+
+
+@pytest.mark.parametrize("before, after", [(1, 2), (2, 1), (3, 2), (2, 4)])
+def test_another_number_of_processes(tmp_path, before, after):
+    """The samples go on where they were: none is seen twice in the epoch, none is left out."""
+    settings = {"samples": 48, "epochs": 2, "batch": 2, "save_every": 1, "project": tmp_path / "project"}
+    failed = start(tmp_path / "log", settings, before, "training.batch:kill@5/rank=0" if before > 1 else "training.batch:kill@5")
+    assert failed.returncode != 0
+    done = start(tmp_path / "log2", settings, after)
+    assert done.returncode == 0, done.stderr
+    assert f"was saved by {before} process" in done.stderr
+    positions = [int(key.split()[2]) for key in lines_of(tmp_path / "log2", after)[0] if key.startswith("a 0 ")]
+    start_at = 4 * 2 * before  # four batches were saved, or five
+    assert positions[0] in (start_at + 2 * after, start_at + 2 * before + 2 * after)
+    assert positions[-1] == 48
+
+
+def test_half_a_window_needs_as_many_processes(tmp_path):
+    settings = {"samples": 48, "batch": 2, "save_every": 2, "accumulate": 4, "project": tmp_path / "project"}
+    start(tmp_path / "log", settings, 2, "training.batch:kill@3/rank=0")
+    refused = start(tmp_path / "log2", settings, 1)
+    assert refused.returncode != 0
+    assert "in the middle of accumulated gradients" in refused.stderr
+    assert "go on with as many processes" in refused.stderr
+
+
+def test_every_damaged_file_is_noticed(tmp_path):
+    """A flipped byte in any file: the checkpoint before is taken, and this is said."""
+    settings = {"samples": 24, "epochs": 1, "save_every": 2, "project": tmp_path / "project"}
+    assert start(tmp_path / "log", settings).returncode == 0
+    checkpoints = tmp_path / "project" / "checkpoints"
+    newest = max(checkpoints.iterdir(), key=lambda path: int(path.name.split("_")[1]))
+    names = sorted(path.relative_to(newest) for path in newest.rglob("*") if path.is_file())
+    assert len(names) >= 7, names
+    whole = tmp_path / "whole"
+    shutil.copytree(newest, whole)
+    for name in names:
+        shutil.rmtree(newest)
+        shutil.copytree(whole, newest)
+        content = bytearray((newest / name).read_bytes())
+        content[random.Random(f"{SEED}{name}").randrange(len(content))] ^= 0x10
+        (newest / name).write_bytes(content)
+        done = start(tmp_path / f"log_{name.name}", {**settings, "epochs": 1, "save_every": 1000})
+        assert done.returncode == 0, done.stderr
+        assert str(newest) in done.stderr and "is tried" in done.stderr, (name, done.stderr)
