@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import checkpoint
 import distributed
 import loader
 import torch
@@ -127,10 +128,12 @@ def main():
     parser.add_argument("--training", help="the C++ benchmark of training steps, bench-training")
     parser.add_argument("--distributed", help="the C++ benchmark of several processes, bench-distributed")
     parser.add_argument("--launcher", help="the command accelerant, whose start-up is measured with --distributed")
+    parser.add_argument("--checkpoint", nargs=2, metavar=("MODELS", "TRAININGS"),
+                        help="the C++ benchmarks of saving and loading, bench-model-io and bench-checkpoint")
     parser.add_argument("--sweep", action="store_true", help="with --distributed: also try sizes of buckets")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true",
-                        help="one short round of the training steps, of one process and of several, to see them run")
+                        help="one short round of all but the scaler and the loader, to see them run")
     parser.add_argument("--save", help="write the table to this file too")
     arguments = parser.parse_args()
     cases = [("nano", "cpu")]
@@ -146,6 +149,8 @@ def main():
     if arguments.distributed:
         text += distributed.table(arguments.distributed, arguments.launcher,
                                   1 if arguments.quick else arguments.rounds, arguments.quick, arguments.sweep) + "\n"
+    if arguments.checkpoint:
+        text += checkpoint.table(*arguments.checkpoint, arguments.rounds, arguments.quick) + "\n"
     print(text)
     if arguments.save:
         pathlib.Path(arguments.save).write_text(text.rstrip() + "\n")

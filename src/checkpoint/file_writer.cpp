@@ -20,8 +20,10 @@ constexpr std::size_t kPieceSize = 1 << 20;
 
 }  // namespace
 
-FileWriter::FileWriter(const std::string& path)
-    : path_(path), file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
+FileWriter::FileWriter(const std::string& path, SumUp sum_up)
+    : path_(path),
+      sum_up_(sum_up),
+      file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
   if (!file_.is_open()) throw_system_error(path_ + " cannot be made", errno);
 }
 
@@ -58,7 +60,7 @@ std::size_t FileWriter::put_piece(std::span<const std::byte> bytes) {
   // No system should say that it took nothing; waiting for it to change its mind could last for ever.
   if (done <= 0) throw_system_error(path_ + " cannot be written", done < 0 ? errno : ENOSPC);
   const auto count = static_cast<std::size_t>(done);
-  checksum_.add(piece.first(count));
+  if (sum_up_ == SumUp::yes) checksum_.add(piece.first(count));
   size_ += count;
   return count;
 }
@@ -70,7 +72,7 @@ FileRecord FileWriter::finish() {
   if (!sync_fd(file.get())) throw_system_error(path_ + " cannot be synced", errno);
   if (!file.close()) throw_system_error(path_ + " cannot be closed", errno);
   failpoint("checkpoint.file_written");
-  return {.size = size_, .xxh3 = checksum_.value()};
+  return {.size = size_, .xxh3 = sum_up_ == SumUp::yes ? checksum_.value() : 0};
 }
 
 }  // namespace accelerant::checkpoint

@@ -13,24 +13,20 @@
 #include "checkpoint/model_loading.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
+#include "checkpoint/tensor_dtype.h"
 #include "tensor/module_state.h"
 
 namespace accelerant {
 namespace {
 
-using checkpoint::ModelFiles;
 using checkpoint::Place;
+using checkpoint::TensorsByName;
 
 constexpr std::size_t kMostNames = 20;  // of one kind in an Error
 
-struct Copy {
-  at::Tensor target = {};
-  Place from = {};
-};
-
 // What is to be done, and what does not fit.
 struct Plan {
-  std::vector<Copy> copies = {};
+  std::vector<checkpoint::TensorCopy> copies = {};
   LoadedModel names = {};
   std::vector<std::string> misfits = {};
 };
@@ -39,13 +35,13 @@ bool can_become(c10::ScalarType stored, c10::ScalarType wanted) {
   return stored == wanted || (c10::isFloatingType(stored) && c10::isFloatingType(wanted));
 }
 
-std::string misfit_of(const at::Tensor& target, const checkpoint::StoredTensor& stored) {
+std::string misfit_of(const at::Tensor& target, const checkpoint::WeightTensor& stored) {
   if (target.sizes() != c10::IntArrayRef(stored.shape)) {
     return c10::str("shape: expected ", target.sizes(), ", got ", c10::IntArrayRef(stored.shape));
   }
-  if (!stored.type || !can_become(*stored.type, target.scalar_type())) {
-    return c10::str("type: expected ", c10::toString(target.scalar_type()), ", got ",
-                    stored.type_name);
+  const auto type = checkpoint::archive_type(stored.dtype);
+  if (!type || !can_become(*type, target.scalar_type())) {
+    return c10::str("type: expected ", c10::toString(target.scalar_type()), ", got ", stored.dtype);
   }
   return "";
 }
@@ -53,17 +49,17 @@ std::string misfit_of(const at::Tensor& target, const checkpoint::StoredTensor& 
 void add_copy(Plan& plan, const std::string& name, const at::Tensor& target, const Place& from) {
   const std::string misfit = misfit_of(target, *from.tensor);
   if (!misfit.empty()) plan.misfits.push_back(name + ", " + misfit);
-  plan.copies.push_back({target, from});
+  plan.copies.push_back({from.file, from.tensor, target});
 }
 
-Plan make_plan(const StateDict& state, const ModelFiles& files) {
+Plan make_plan(const StateDict& state, const TensorsByName& files) {
   Plan plan;
   std::unordered_set<std::string> used;           // names in the files
   std::unordered_map<std::string, Place> places;  // of names of the model
   for (const auto& item : state) {
     if (const auto place = files.find(item.key())) {
       places.emplace(item.key(), *place);
-      used.insert(place->tensor->name);
+      used.insert(place->stored_name);
     }
   }
   for (const auto& names : checkpoint::names_of_each(state)) {
@@ -137,16 +133,13 @@ void place_tensors(const StateDict& state, const LoadModelOptions& options) {
 checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
                                                       const std::string& path,
                                                       const LoadModelOptions& options) {
-  const auto files = std::make_shared<const ModelFiles>(ModelFiles::open(path));
-  Plan plan = make_plan(state, *files);
+  const auto files = std::make_shared<const WeightFiles>(open_model(path));
+  Plan plan = make_plan(state, TensorsByName(*files));
   require_fit(plan, path, options.strict);
   return {.names = plan.names, .load = [files, state, options, copies = std::move(plan.copies)] {
             const at::NoGradGuard no_grad;
             place_tensors(state, options);
-            TensorReader reader;
-            for (const Copy& copy : copies) {
-              reader.read(*copy.from.file, *copy.from.tensor, copy.target);
-            }
+            read_tensors(copies);
           }};
 }
 

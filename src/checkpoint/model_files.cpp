@@ -11,27 +11,21 @@
 namespace accelerant::checkpoint {
 namespace {
 
-constexpr const char* kIndexEnding = ".index.json";
-
-struct IndexedFile {
-  std::string name = {};
-  std::set<std::string> tensors = {};
-};
-
-std::vector<IndexedFile> files_of(const format::ShardIndex& index) {
-  std::map<std::string, std::set<std::string>> by_file;
-  for (const auto& [tensor, file] : index.weight_map) by_file[file].insert(tensor);
-  std::vector<IndexedFile> files;
-  for (auto& [name, tensors] : by_file) files.push_back({name, std::move(tensors)});
-  return files;
+// What an index names for the file, and it alone.
+std::vector<std::string> stored_names(const WeightFile& file) {
+  std::vector<std::string> names;
+  for (const WeightTensor& tensor : file.tensors()) names.push_back(tensor.name);
+  if (file.stores_aliases()) {
+    for (const auto& [alias, kept] : file.aliases()) names.push_back(alias);
+  }
+  return names;
 }
 
-// Every tensor in the file that the index names for it, and no other.
-void require_as_indexed(const TensorFile& file, std::set<std::string> expected,
+void require_as_indexed(const WeightFile& file, std::set<std::string> expected,
                         const std::string& index) {
   std::string faults;
-  for (const StoredTensor& tensor : file.tensors()) {
-    if (expected.erase(tensor.name) == 0) faults += "\n  only in the file: " + tensor.name;
+  for (const std::string& name : stored_names(file)) {
+    if (expected.erase(name) == 0) faults += "\n  only in the file: " + name;
   }
   for (const std::string& name : expected) faults += "\n  only in the index: " + name;
   if (faults.empty()) return;
@@ -39,20 +33,39 @@ void require_as_indexed(const TensorFile& file, std::set<std::string> expected,
               "\n  Download or save the model again.");
 }
 
-}  // namespace
-
-void ModelFiles::add(std::unique_ptr<TensorFile> file) {
-  for (const StoredTensor& tensor : file->tensors()) {
-    const auto [entry, is_new] = places_.emplace(tensor.name, Place{file.get(), &tensor});
-    if (is_new) continue;
-    throw Error(ErrorDetails{.problem = "The tensor '" + tensor.name + "' is stored twice",
-                             .expected = "every tensor in one file",
-                             .got = entry->second.file->path() + " and " + file->path()});
-  }
-  files_.push_back(std::move(file));
+std::unique_ptr<WeightFile> open_weights_of_model(const std::string& path) {
+  auto file = open_weight_file(path);
+  if (file->is_weights()) return file;
+  throw Error(
+      ErrorDetails{.problem = path + " is not a saved model",
+                   .expected = "a dict of tensors, as in torch.save(model.state_dict(), path)",
+                   .got = file->other_content(),
+                   .hint = "`accelerant inspect` shows what is in it"});
 }
 
-ModelFiles ModelFiles::open(const std::string& path) {
+WeightFiles open_indexed(const std::string& index_path, const std::string& folder) {
+  std::map<std::string, std::set<std::string>> by_file;
+  for (const auto& [tensor, file] : format::read_shard_index(index_path).weight_map) {
+    by_file[file].insert(tensor);
+  }
+  WeightFiles files;
+  for (auto& [name, tensors] : by_file) {
+    const auto path = find_model_file(folder, name);
+    if (!path) {
+      throw Error(
+          ErrorDetails{.problem = "A file of the model is missing",
+                       .expected = join_path(folder, name) + ", which " + index_path + " names",
+                       .hint = "download or save the model again"});
+    }
+    files.push_back(open_weights_of_model(*path));
+    require_as_indexed(*files.back(), std::move(tensors), index_path);
+  }
+  return files;
+}
+
+}  // namespace
+
+WeightFiles open_model(const std::string& path) {
   if (!path_exists(path)) {
     throw Error(ErrorDetails{.problem = "There is no model at " + path,
                              .expected = "a file, an index, or a folder with one of them"});
@@ -60,40 +73,37 @@ ModelFiles ModelFiles::open(const std::string& path) {
   const std::string folder = is_folder(path) ? path : folder_of(path);
   const std::string name = is_folder(path) ? main_model_file(path) : name_of(path);
   const std::string found = find_model_file(folder, name).value_or(join_path(folder, name));
-  ModelFiles files;
-  if (!name.ends_with(kIndexEnding)) {
-    files.add(open_tensor_file(found));
-  } else {
-    for (IndexedFile& file : files_of(format::read_shard_index(found))) {
-      const auto shard = find_model_file(folder, file.name);
-      if (!shard) {
-        throw Error(
-            ErrorDetails{.problem = "A file of the model is missing",
-                         .expected = join_path(folder, file.name) + ", which " + found + " names",
-                         .hint = "download or save the model again"});
-      }
-      auto opened = open_tensor_file(*shard);
-      require_as_indexed(*opened, std::move(file.tensors), found);
-      files.add(std::move(opened));
-    }
-  }
+  if (name.ends_with(".json")) return open_indexed(found, folder);
+  WeightFiles files;
+  files.push_back(open_weights_of_model(found));
   return files;
 }
 
-std::optional<Place> ModelFiles::find(const std::string& name) const {
-  const auto found = places_.find(name);
-  if (found != places_.end()) return found->second;
+TensorsByName::TensorsByName(const WeightFiles& files) : files_(files) {
   for (const auto& file : files_) {
-    const auto alias = file->aliases().find(name);
-    if (alias != file->aliases().end()) return places_.at(alias->second);
+    for (const WeightTensor& tensor : file->tensors()) {
+      places_.emplace(tensor.name, Place{file.get(), &tensor, tensor.name});
+    }
   }
-  return std::nullopt;
+  // A name that is stored somewhere is not an alias of another file.
+  for (const auto& file : files_) {
+    for (const auto& [alias, kept] : file->aliases()) {
+      Place place = places_.at(kept);
+      if (file->stores_aliases()) place.stored_name = alias;
+      places_.emplace(alias, std::move(place));
+    }
+  }
 }
 
-std::vector<std::string> ModelFiles::names() const {
+std::optional<Place> TensorsByName::find(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::vector<std::string> TensorsByName::names() const {
   std::vector<std::string> names;
   for (const auto& file : files_) {
-    for (const StoredTensor& tensor : file->tensors()) names.push_back(tensor.name);
+    for (std::string& name : stored_names(*file)) names.push_back(std::move(name));
   }
   return names;
 }

@@ -1,4 +1,8 @@
-// The files of a saved model, found by a path: one file, an index, or a folder that holds either.
+// The files of a saved model, found by a path: one file, an index, or a folder that holds either. Without torch.
+//
+//   for (const auto& file : open_model("llama")) {
+//     for (const WeightTensor& tensor : file->tensors()) file->for_each_piece(tensor, use);
+//   }
 #pragma once
 
 #include <memory>
@@ -7,31 +11,36 @@
 #include <unordered_map>
 #include <vector>
 
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/weight_file.h"
 
 namespace accelerant::checkpoint {
 
+using WeightFiles = std::vector<std::unique_ptr<WeightFile>>;
+
+// Opens all files and checks that they are what the index says. Of a folder in which a new model was complete before
+// a crash, the files of that one (model_folder.h). Throws Error for what is no model.
+WeightFiles open_model(const std::string& path);
+
 // A tensor, and the file that holds it.
 struct Place {
-  TensorFile* file = nullptr;
-  const StoredTensor* tensor = nullptr;
+  const WeightFile* file = nullptr;
+  const WeightTensor* tensor = nullptr;
+  std::string stored_name = {};  // under which it was found in the file
 };
 
-class ModelFiles {
+// Finds the tensors of a model, whose files must stay.
+class TensorsByName {
  public:
-  // Opens all files and checks that they are what the index says. Throws Error otherwise.
-  static ModelFiles open(const std::string& path);
+  explicit TensorsByName(const WeightFiles& files);
 
   // The tensor of that name, or the one that has it as another name.
   std::optional<Place> find(const std::string& name) const;
 
-  // The names of all stored tensors, file by file in the order in which reading is fastest.
+  // All names that are stored, file by file in the order in which reading is fastest.
   std::vector<std::string> names() const;
 
  private:
-  void add(std::unique_ptr<TensorFile> file);
-
-  std::vector<std::unique_ptr<TensorFile>> files_;
+  const WeightFiles& files_;
   std::unordered_map<std::string, Place> places_;
 };
 

@@ -58,7 +58,7 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
   const auto plan = plan_shards(stored, distinct.aliases, naming, options);
   SavedModel saved{.total_size = plan.total_size};
   for (const format::Shard& shard : plan.shards) {
-    FileWriter file(join_path(folder, shard.file));
+    FileWriter file(join_path(folder, shard.file), checkpoint::SumUp::no);
     const auto write =
         options.safe_serialization ? checkpoint::write_safetensors : checkpoint::write_archive;
     write(shard.tensors, stored, distinct.aliases, options.dtype, file);

@@ -13,8 +13,9 @@
 #include "checkpoint/python_values.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"
+#include "checkpoint/weight_file.h"
 #include "core/files.h"
 
 namespace accelerant {
@@ -55,20 +56,22 @@ std::optional<StateDict> tensors_in(const PlainValue& content, const std::string
   return tensors;
 }
 
-StateDict tensors_in(checkpoint::TensorFile& file) {
+StateDict tensors_in(const checkpoint::WeightFile& file) {
   StateDict tensors;
-  checkpoint::TensorReader reader;
-  for (const checkpoint::StoredTensor& stored : file.tensors()) {
-    if (!stored.type) {
+  std::vector<checkpoint::TensorCopy> copies;
+  for (const checkpoint::WeightTensor& stored : file.tensors()) {
+    const auto type = checkpoint::archive_type(stored.dtype);
+    if (!type) {
       throw Error(ErrorDetails{
           .problem =
               file.path() + " has a tensor of a type that torch lacks, '" + stored.name + "'",
-          .got = stored.type_name});
+          .got = stored.dtype});
     }
-    const at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(*stored.type));
-    reader.read(file, stored, tensor);
+    const at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(*type));
+    copies.push_back({&file, &stored, tensor});
     tensors.insert(stored.name, tensor);
   }
+  checkpoint::read_tensors(copies);
   for (const auto& [alias, name] : file.aliases()) tensors.insert(alias, tensors[name]);
   return tensors;
 }
@@ -113,7 +116,7 @@ StateDict load_tensors(const std::string& path) {
   }
   const bool is_archive = !path.ends_with(".safetensors") &&
                           format::kind_of_archive(path) == format::ArchiveKind::python_state;
-  if (!is_archive) return tensors_in(*checkpoint::open_tensor_file(path));
+  if (!is_archive) return tensors_in(*checkpoint::open_weight_file(path));
   const PlainValue content = format::read_torch_archive(path);
   if (auto tensors = tensors_in(content, path)) return std::move(*tensors);
   throw Error(ErrorDetails{.problem = path + " has other things than tensors",

@@ -1,59 +1,123 @@
 #include "checkpoint/tensor_copy.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
+
+#include "checkpoint/parallel_reads.h"
+#include "checkpoint/tensor_dtype.h"
 
 namespace accelerant::checkpoint {
 namespace {
 
-constexpr int64_t kStagingSize = 32 << 20;
+// More than the memory can keep busy, as a rule.
+constexpr int kMostThreads = 8;
+
+int reading_threads() { return std::min(at::get_num_threads(), kMostThreads); }
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-}  // namespace
-
-void TensorReader::read(TensorFile& file, const StoredTensor& stored, const at::Tensor& target) {
-  if (target.numel() == 0) return;
-  const bool as_stored = target.scalar_type() == *stored.type && target.is_contiguous() &&
-                         !target.is_conj() && !target.is_neg();
-  if (as_stored && target.is_cpu()) return file.read(stored, 0, bytes_of(target));
-  if (as_stored && target.is_cuda()) return read_to_device(file, stored, target);
-  const at::Tensor whole = at::empty(target.sizes(), at::TensorOptions().dtype(*stored.type));
-  file.read(stored, 0, bytes_of(whole));
-  target.copy_(whole);
+bool is_as_stored(const TensorCopy& copy) {
+  return copy.target.scalar_type() == *archive_type(copy.stored->dtype) &&
+         copy.target.is_contiguous() && !copy.target.is_conj() && !copy.target.is_neg();
 }
 
-void TensorReader::read_to_device(TensorFile& file, const StoredTensor& stored,
-                                  const at::Tensor& target) {
-  const c10::Device device = target.device();
-  const c10::impl::VirtualGuardImpl stream_of(device.type());
-  const at::Tensor bytes = target.flatten().view(at::kByte);
-  std::optional<c10::Event> copied[2];  // out of which staging buffer
-  int64_t done = 0;
-  for (int turn = 0; done < bytes.numel(); turn = 1 - turn) {
-    if (!staging_[turn].defined()) {
-      staging_[turn] =
-          at::empty({kStagingSize}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+// Fills tensors on a GPU by way of two buffers: while one is copied from, the other is read into.
+class DeviceReader {
+ public:
+  void read(const TensorCopy& copy) {
+    const at::Tensor bytes = copy.target.flatten().view(at::kByte);
+    for (int64_t done = 0; done < bytes.numel();) {
+      if (filled_ == kSize || bytes.device() != device_) send(bytes.device());
+      const int64_t size = std::min(kSize - filled_, bytes.numel() - done);
+      const at::Tensor room = buffer().narrow(0, filled_, size);
+      reads_.push_back({copy.file, copy.stored, static_cast<uint64_t>(done), bytes_of(room)});
+      sends_.push_back({room, bytes.narrow(0, done, size)});
+      filled_ = std::min(kSize, (filled_ + size + kAlignment - 1) / kAlignment * kAlignment);
+      done += size;
     }
-    if (copied[turn]) copied[turn]->synchronize();
-    const int64_t size = std::min(kStagingSize, bytes.numel() - done);
-    const at::Tensor piece = staging_[turn].narrow(0, 0, size);
-    file.read(stored, static_cast<uint64_t>(done), bytes_of(piece));
-    bytes.narrow(0, done, size).copy_(piece, /*non_blocking=*/true);
-    copied[turn].emplace(device.type());
-    copied[turn]->record(stream_of.getStream(device));
-    done += size;
   }
-  // The next tensor takes the buffers again.
-  for (auto& event : copied) {
-    if (event) event->synchronize();
+
+  void finish() {
+    send(device_);
+    for (auto& event : copied_) {
+      if (event) event->synchronize();
+    }
   }
+
+ private:
+  static constexpr int64_t kSize = 32 << 20;
+  static constexpr int64_t kAlignment = 64;
+
+  struct Send {
+    at::Tensor from = {};
+    at::Tensor to = {};
+  };
+
+  const at::Tensor& buffer() {
+    if (!buffers_[turn_].defined()) {
+      buffers_[turn_] =
+          at::empty({kSize}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+    }
+    return buffers_[turn_];
+  }
+
+  // Reads and sends what the buffer is for, and goes on with the other one, for tensors of `next_device`.
+  void send(c10::Device next_device) {
+    if (!sends_.empty()) {
+      read_all(reads_, reading_threads());
+      for (const Send& one : sends_) one.to.copy_(one.from, /*non_blocking=*/true);
+      copied_[turn_].emplace(device_.type());
+      copied_[turn_]->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+      reads_.clear();
+      sends_.clear();
+      filled_ = 0;
+      turn_ = 1 - turn_;
+      if (copied_[turn_]) copied_[turn_]->synchronize();
+    }
+    device_ = next_device;
+  }
+
+  std::array<at::Tensor, 2> buffers_;
+  std::array<std::optional<c10::Event>, 2> copied_;  // out of each
+  std::size_t turn_ = 0;
+  int64_t filled_ = 0;
+  c10::Device device_ = at::kCPU;  // of what is in the buffer
+  std::vector<TensorRead> reads_;
+  std::vector<Send> sends_;
+};
+
+void convert(const TensorCopy& copy) {
+  const auto type = *archive_type(copy.stored->dtype);
+  const at::Tensor whole = at::empty(copy.target.sizes(), at::TensorOptions().dtype(type));
+  read_all({{copy.file, copy.stored, 0, bytes_of(whole)}}, reading_threads());
+  copy.target.copy_(whole);
+}
+
+}  // namespace
+
+void read_tensors(const std::vector<TensorCopy>& copies) {
+  std::vector<TensorRead> direct;
+  DeviceReader to_devices;
+  for (const TensorCopy& copy : copies) {
+    if (copy.target.numel() == 0) continue;
+    if (!is_as_stored(copy) || !(copy.target.is_cpu() || copy.target.is_cuda())) {
+      convert(copy);
+    } else if (copy.target.is_cuda()) {
+      to_devices.read(copy);
+    } else {
+      direct.push_back({copy.file, copy.stored, 0, bytes_of(copy.target)});
+    }
+  }
+  to_devices.finish();
+  read_all(direct, reading_threads());
 }
 
 void for_each_piece(const at::Tensor& tensor,

@@ -6,23 +6,24 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <vector>
 
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/weight_file.h"
 
 namespace accelerant::checkpoint {
 
-// Copies tensors out of files. The two buffers for a GPU are made once and used for all tensors.
-class TensorReader {
- public:
-  // Fills `target`, which has the shape of the stored tensor; another type is converted. The file's own type
-  // must be one of torch's. At most one tensor is in memory besides.
-  void read(TensorFile& file, const StoredTensor& stored, const at::Tensor& target);
-
- private:
-  void read_to_device(TensorFile& file, const StoredTensor& stored, const at::Tensor& target);
-
-  at::Tensor staging_[2];
+// A tensor of a file, and the one that is to be filled: of the same shape. Another type is converted; the file's own must
+// be one of torch's.
+struct TensorCopy {
+  const WeightFile* file = nullptr;
+  const WeightTensor* stored = nullptr;
+  at::Tensor target = {};
 };
+
+// Fills all targets, by as many threads as torch uses but at most 8. Besides, at most one tensor that is converted, two
+// buffers of 32 MiB for the way to a GPU, and 8 MiB of the file for each thread are in memory. The targets are filled
+// when it returns, those on a GPU too.
+void read_tensors(const std::vector<TensorCopy>& copies);
 
 // Calls `take` with all bytes of the tensor in row-major order, in one or more pieces. At most one copy of the
 // tensor is in memory besides.

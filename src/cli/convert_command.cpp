@@ -53,7 +53,8 @@ int convert_command(int argc, char** argv) {
                           .safetensors = format == "safetensors"};
     if (!dtype.empty()) options.dtype = types.at(dtype);
     require_path(input);
-    show_written("convert", write_model(open_model(input), input, output, options), output);
+    show_written("convert", write_model(checkpoint::open_model(input), input, output, options),
+                 output);
     return 0;
   });
 }

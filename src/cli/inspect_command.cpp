@@ -16,14 +16,14 @@ using nlohmann::json;
 
 struct FoundTensor {
   const InspectedFile* file = nullptr;
-  const WeightTensor* tensor = nullptr;
+  const checkpoint::WeightTensor* tensor = nullptr;
 };
 
 void print_json(const json& value) {
   std::puts(value.dump(2, ' ', false, json::error_handler_t::replace).c_str());
 }
 
-json to_json(const WeightTensor& tensor) {
+json to_json(const checkpoint::WeightTensor& tensor) {
   return {{"name", tensor.name},
           {"dtype", tensor.dtype},
           {"shape", tensor.shape},
@@ -42,7 +42,7 @@ json to_json(const InspectedFile& file) {
   shown["metadata"] = file.content->metadata();
   shown["aliases"] = file.content->aliases();
   shown["tensors"] = json::array();
-  for (const WeightTensor& tensor : file.content->tensors()) {
+  for (const checkpoint::WeightTensor& tensor : file.content->tensors()) {
     shown["tensors"].push_back(to_json(tensor));
   }
   shown["values"] = json::object();
@@ -95,7 +95,7 @@ void print_file(const InspectedFile& file) {
   if (file.content->tensors().empty()) return;
   Table tensors("lllr");
   tensors.add({"NAME", "DTYPE", "SHAPE", "SIZE"});
-  for (const WeightTensor& tensor : file.content->tensors()) {
+  for (const checkpoint::WeightTensor& tensor : file.content->tensors()) {
     tensors.add(
         {printable(tensor.name), tensor.dtype, shape_text(tensor.shape), size_text(tensor.bytes)});
   }
@@ -146,7 +146,7 @@ FoundTensor find_tensor(const Inspection& found, const std::string& name) {
     if (!file.content) continue;
     const auto alias = file.content->aliases().find(name);
     const std::string& stored = alias == file.content->aliases().end() ? name : alias->second;
-    for (const WeightTensor& tensor : file.content->tensors()) {
+    for (const checkpoint::WeightTensor& tensor : file.content->tensors()) {
       if (tensor.name == stored) return {&file, &tensor};
       names.push_back(tensor.name);
     }
@@ -166,7 +166,7 @@ std::string text_of_number(const json& value) {
 }
 
 void print_tensor(const FoundTensor& found, const TensorStatistics& statistics) {
-  const WeightTensor& tensor = *found.tensor;
+  const checkpoint::WeightTensor& tensor = *found.tensor;
   Table table("ll");
   table.add({"name", printable(tensor.name)});
   table.add({"file", printable(found.file->name)});

@@ -21,7 +21,7 @@ int merge_weights_command(int argc, char** argv) {
   }
   return run_work("merge-weights", [&] {
     require_path(input);
-    const WeightFiles model = open_model(input);
+    const checkpoint::WeightFiles model = checkpoint::open_model(input);
     const bool is_file = output.ends_with(".safetensors");
     const WrittenModel written =
         is_file ? write_single_file(model, output) : write_model(model, input, output, {});

@@ -91,14 +91,14 @@ class Verifier {
     report(path, [&]() -> std::optional<std::string> {
       const bool is_safetensors = path.ends_with(".safetensors");
       if (is_index(path)) {
-        open_model(path);  // opens every file and compares
+        checkpoint::open_model(path);  // opens every file and compares
       } else if (!is_safetensors &&
                  format::kind_of_archive(path) == format::ArchiveKind::python_state) {
         // Not what is in it: a pickle of unknown classes may be whole nevertheless.
         const format::ArchiveFile file(path);
         format::ZipReader(file.bytes(), path).verify_all();
       } else {
-        open_weight_file(path)->check();
+        checkpoint::open_weight_file(path)->check();
       }
       return std::nullopt;
     });

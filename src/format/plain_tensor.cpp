@@ -32,15 +32,6 @@ const TorchDtype& dtype_of(const PlainTensor& tensor, const std::string& where) 
   return *dtype;
 }
 
-bool is_row_major(const PlainTensor& tensor) {
-  int64_t expected = 1;
-  for (std::size_t i = tensor.shape.size(); i-- > 0;) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
-    expected *= tensor.shape[i];
-  }
-  return true;
-}
-
 void copy_row_major(const PlainTensor& tensor, const std::byte* source, std::size_t element_size,
                     std::byte* target) {
   std::vector<int64_t> place(tensor.shape.size(), 0);
@@ -60,6 +51,15 @@ void copy_row_major(const PlainTensor& tensor, const std::byte* source, std::siz
 }
 
 }  // namespace
+
+bool is_row_major(const PlainTensor& tensor) {
+  int64_t expected = 1;
+  for (std::size_t i = tensor.shape.size(); i-- > 0;) {
+    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
 
 int64_t PlainTensor::numel() const {
   int64_t count = 1;

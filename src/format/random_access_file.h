@@ -19,13 +19,18 @@ class RandomAccessFile {
   // When it was opened.
   std::uint64_t size() const { return size_; }
 
-  // Fills `target` from `position` on. A file that ends before is an Error.
+  // Fills `target` from `position` on. A file that ends before is an Error. Should it become shorter in the very
+  // moment in which it is read, the process may end.
   void read(std::uint64_t position, std::span<std::byte> target) const;
 
   // Maps the file. The bytes live as long as this object.
   std::span<const std::byte> map();
 
  private:
+  // False if it is not possible, for whatever reason; pread works or says why not.
+  bool copy_mapped(std::uint64_t position, std::span<std::byte> target) const;
+  void read_plainly(std::uint64_t position, std::span<std::byte> target) const;
+
   std::string path_;
   int descriptor_ = -1;
   std::uint64_t size_ = 0;

@@ -95,6 +95,9 @@ struct PlainTensor {
 // and every element lies inside the storage.
 void check_tensor(const PlainTensor& tensor, const std::string& where);
 
+// Whether the elements lie in row-major order in the storage.
+bool is_row_major(const PlainTensor& tensor);
+
 // The elements in row-major order. Where they lie so in the storage, this is a view of it and `buffer`
 // stays as it is; otherwise they are copied into `buffer`. With strides of 0 they may be many more than
 // the storage has.

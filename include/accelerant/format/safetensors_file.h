@@ -36,8 +36,8 @@ enum class FileAccess {
 };
 
 struct OpenOptions {
-  // How bytes are reached. Default: mapped. The read functions read the file (pread) either way, so
-  // they report a file that shrank as an Error.
+  // How bytes are reached. Default: mapped. The read functions do not use that mapping: they report a
+  // file that has become shorter since it was opened as an Error.
   FileAccess access = FileAccess::map;
 };
 

@@ -21,7 +21,7 @@ bool has_model(const std::string& folder) {
 }
 
 void add_model(const std::string& path, Inspection& found) {
-  for (auto& file : open_model(path)) {
+  for (auto& file : checkpoint::open_model(path)) {
     const std::uint64_t size = size_of_file(file->path()).value_or(0);
     found.files.push_back({.name = accelerant::name_of(file->path()),
                            .size = size,
@@ -38,7 +38,7 @@ void add_other(const std::string& folder, const std::string& name, Inspection& f
   InspectedFile file{.name = name, .size = size_of_file(path).value_or(0)};
   if (is_tensor_file_name(name)) {
     try {
-      file.content = open_weight_file(path);
+      file.content = checkpoint::open_weight_file(path);
     } catch (const std::exception& error) {
       file.problem = error.what();
     }
@@ -83,7 +83,7 @@ void count(Inspection& found) {
     // Without a model of the usual name every file of weights counts.
     if (!has_any) file.in_model = file.content->is_weights();
     if (!file.in_model) continue;
-    for (const WeightTensor& tensor : file.content->tensors()) {
+    for (const checkpoint::WeightTensor& tensor : file.content->tensors()) {
       found.total.add(tensor);
       found.by_dtype[tensor.dtype].add(tensor);
     }
@@ -92,7 +92,7 @@ void count(Inspection& found) {
 
 }  // namespace
 
-void Total::add(const WeightTensor& tensor) {
+void Total::add(const checkpoint::WeightTensor& tensor) {
   ++tensors;
   parameters += tensor.elements();
   bytes += tensor.bytes;
@@ -115,7 +115,7 @@ Inspection inspect(const std::string& path) {
     found.kind = "file";
     found.files.push_back({.name = accelerant::name_of(path),
                            .size = size_of_file(path).value_or(0),
-                           .content = open_weight_file(path)});
+                           .content = checkpoint::open_weight_file(path)});
   }
   count(found);
   return found;

@@ -8,17 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/model_files.h"
 #include "checkpoint/verify.h"
-#include "cli/weights/weight_files.h"
 
 namespace accelerant::cli {
 
 struct InspectedFile {
-  std::string name = {};                          // in the folder
-  std::uint64_t size = 0;                         // of the file
-  std::unique_ptr<WeightFile> content = nullptr;  // none for files of other kinds
-  std::string problem = {};                       // why it cannot be read, where that was tried
-  bool in_model = false;                          // counts in the totals
+  std::string name = {};                                      // in the folder
+  std::uint64_t size = 0;                                     // of the file
+  std::unique_ptr<checkpoint::WeightFile> content = nullptr;  // none for files of other kinds
+  std::string problem = {};  // why it cannot be read, where that was tried
+  bool in_model = false;     // counts in the totals
 };
 
 struct Total {
@@ -26,7 +26,7 @@ struct Total {
   std::uint64_t parameters = 0;  // elements; tied weights count once
   std::uint64_t bytes = 0;
 
-  void add(const WeightTensor& tensor);
+  void add(const checkpoint::WeightTensor& tensor);
 };
 
 struct Inspection {

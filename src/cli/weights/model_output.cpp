@@ -28,8 +28,8 @@ using format::DType;
 
 // A tensor on its way.
 struct Entry {
-  const WeightFile* file = nullptr;
-  const WeightTensor* tensor = nullptr;
+  const checkpoint::WeightFile* file = nullptr;
+  const checkpoint::WeightTensor* tensor = nullptr;
   std::vector<std::string> aliases = {};
   std::optional<DType> type = {};  // to be written
   std::uint64_t bytes = 0;         // to be written
@@ -42,16 +42,16 @@ struct Entry {
 
 class ModelOutput {
  public:
-  ModelOutput(const WeightFiles& model, const OutputOptions& options)
+  ModelOutput(const checkpoint::WeightFiles& model, const OutputOptions& options)
       : options_(options), progress_("write", input_bytes(model)) {
     std::set<std::string> stored;
     for (const auto& file : model) {
-      for (const WeightTensor& tensor : file->tensors()) stored.insert(tensor.name);
+      for (const checkpoint::WeightTensor& tensor : file->tensors()) stored.insert(tensor.name);
     }
     for (const auto& file : model) {
       for (const auto& [key, text] : file->metadata()) metadata_.emplace(key, text);
       if (attributes_.empty()) attributes_ = file->attributes();
-      for (const WeightTensor& tensor : file->tensors()) add(*file, tensor, stored);
+      for (const checkpoint::WeightTensor& tensor : file->tensors()) add(*file, tensor, stored);
     }
     // Python's libraries refuse files that do not say for whom they are.
     metadata_.emplace("format", "pt");
@@ -72,7 +72,7 @@ class ModelOutput {
         format::split_into_shards(to_place(), options_.max_shard_bytes, naming);
     if (plan.shards.empty()) plan.shards.push_back({.file = naming.file(1, 1)});
     for (const format::Shard& shard : plan.shards) {
-      checkpoint::FileWriter file(join_path(folder, shard.file));
+      checkpoint::FileWriter file(join_path(folder, shard.file), checkpoint::SumUp::no);
       if (options_.safetensors) {
         write_safetensors(shard.tensors, file);
       } else {
@@ -102,15 +102,15 @@ class ModelOutput {
   }
 
  private:
-  static std::uint64_t input_bytes(const WeightFiles& model) {
+  static std::uint64_t input_bytes(const checkpoint::WeightFiles& model) {
     std::uint64_t total = 0;
     for (const auto& file : model) {
-      for (const WeightTensor& tensor : file->tensors()) total += tensor.bytes;
+      for (const checkpoint::WeightTensor& tensor : file->tensors()) total += tensor.bytes;
     }
     return total;
   }
 
-  void add(const WeightFile& file, const WeightTensor& tensor,
+  void add(const checkpoint::WeightFile& file, const checkpoint::WeightTensor& tensor,
            const std::set<std::string>& stored) {
     Entry entry{.file = &file, .tensor = &tensor, .type = tensor.type, .bytes = tensor.bytes};
     if (options_.dtype && tensor.type && format::is_convertible_float(*tensor.type)) {
@@ -241,7 +241,8 @@ std::string real_path(const std::string& path) {
 }
 
 // What is not of the model that is read, and would be replaced.
-std::optional<std::string> other_model_file(const WeightFiles& model, const std::string& folder) {
+std::optional<std::string> other_model_file(const checkpoint::WeightFiles& model,
+                                            const std::string& folder) {
   for (const std::string& name : entries_of(folder)) {
     if (!checkpoint::is_model_file(name) || name.ends_with(".index.json")) continue;
     const auto is_it = [&](const auto& file) { return name_of(file->path()) == name; };
@@ -250,8 +251,8 @@ std::optional<std::string> other_model_file(const WeightFiles& model, const std:
   return std::nullopt;
 }
 
-void require_safe(const WeightFiles& model, const std::string& input, const std::string& folder,
-                  bool is_lossless) {
+void require_safe(const checkpoint::WeightFiles& model, const std::string& input,
+                  const std::string& folder, bool is_lossless) {
   if (path_exists(folder) && !is_folder(folder)) throw UsageError{folder + " is not a folder"};
   if (path_exists(join_path(folder, checkpoint::kManifestName))) {
     throw UsageError{folder + " is a checkpoint, which would be damaged; choose another folder"};
@@ -269,7 +270,7 @@ void require_safe(const WeightFiles& model, const std::string& input, const std:
 
 }  // namespace
 
-WrittenModel write_model(const WeightFiles& model, const std::string& input,
+WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string& input,
                          const std::string& folder, const OutputOptions& options) {
   ModelOutput output(model, options);
   require_safe(model, input, folder, output.is_lossless());
@@ -285,7 +286,7 @@ WrittenModel write_model(const WeightFiles& model, const std::string& input,
   return written;
 }
 
-WrittenModel write_single_file(const WeightFiles& model, const std::string& path) {
+WrittenModel write_single_file(const checkpoint::WeightFiles& model, const std::string& path) {
   if (is_folder(path)) throw UsageError{path + " is a folder"};
   const auto is_it = [&](const auto& file) { return real_path(file->path()) == real_path(path); };
   if (model.size() > 1 && std::ranges::any_of(model, is_it)) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "accelerant/format/byte_sink.h"
-#include "cli/weights/weight_files.h"
+#include "checkpoint/model_files.h"
 
 namespace accelerant::cli {
 
@@ -31,11 +31,11 @@ struct WrittenModel {
 // To a folder, where it takes the place of the model that is there when it is whole. `input` is the path that `model`
 // was opened by. A UsageError, before anything is done, if the folder is a checkpoint, or if the folder of the input
 // would lose by it: values that do not fit the new type, or another model.
-WrittenModel write_model(const WeightFiles& model, const std::string& input,
+WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string& input,
                          const std::string& folder, const OutputOptions& options);
 
 // All tensors as one safetensors file, which appears when it is whole.
-WrittenModel write_single_file(const WeightFiles& model, const std::string& path);
+WrittenModel write_single_file(const checkpoint::WeightFiles& model, const std::string& path);
 
 // "Wrote 3 files, 12 tensors, 1.2 GB, to folder"; and on stderr what became infinite.
 void show_written(const char* command, const WrittenModel& written, const std::string& path);

@@ -24,7 +24,7 @@ json number(Value value) {
 
 // `Bits` is how an element lies in the file; `value_of` makes a number of it.
 template <class Bits, class ValueOf>
-TensorStatistics collect(const WeightFile& file, const WeightTensor& tensor,
+TensorStatistics collect(const checkpoint::WeightFile& file, const checkpoint::WeightTensor& tensor,
                          std::size_t first_values, const ValueOf& value_of) {
   using Value = decltype(value_of(Bits{}));
   TensorStatistics found;
@@ -58,8 +58,8 @@ TensorStatistics collect(const WeightFile& file, const WeightTensor& tensor,
 
 }  // namespace
 
-TensorStatistics statistics_of(const WeightFile& file, const WeightTensor& tensor,
-                               std::size_t first_values) {
+TensorStatistics statistics_of(const checkpoint::WeightFile& file,
+                               const checkpoint::WeightTensor& tensor, std::size_t first_values) {
   const auto plain = [&]<class T>(T) {
     return collect<T>(file, tensor, first_values, [](T value) { return value; });
   };

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 
-#include "cli/weights/weight_files.h"
+#include "checkpoint/weight_file.h"
 
 namespace accelerant::cli {
 
@@ -24,7 +24,8 @@ struct TensorStatistics {
 };
 
 // Of floating-point numbers of 16 bits and more, integers and booleans. Goes through the tensor in small pieces.
-TensorStatistics statistics_of(const WeightFile& file, const WeightTensor& tensor,
+TensorStatistics statistics_of(const checkpoint::WeightFile& file,
+                               const checkpoint::WeightTensor& tensor,
                                std::size_t first_values = 8);
 
 }  // namespace accelerant::cli

@@ -1,22 +1,22 @@
-// Files of Python's torch.save, as weights.
+// Files of Python's torch.save, and modules of torch::save and TorchScript, as weights.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "accelerant/format/torch_archive.h"
-#include "cli/weights/weight_files.h"
+#include "checkpoint/weight_file.h"
 #include "format/torch_dtype.h"
 
-namespace accelerant::cli {
+namespace accelerant::checkpoint {
 namespace {
 
 using format::PlainItem;
 using format::PlainTensor;
 using format::PlainValue;
 using nlohmann::json;
-
-constexpr std::size_t kPiece = 4 << 20;
 
 bool is_nested(const PlainValue& value) {
   switch (value.kind()) {
@@ -53,24 +53,43 @@ std::string text_of(const json& value) {
 
 class TorchWeights final : public WeightFile {
  public:
-  explicit TorchWeights(const std::string& path) : WeightFile(path) {
+  // Of Python's torch.save: a state dict, or anything else.
+  static std::unique_ptr<WeightFile> of_python(const std::string& path) {
+    std::unique_ptr<TorchWeights> file(new TorchWeights(path));
     const PlainValue content = format::read_torch_archive(path);
-    is_weights_ = is_state_dict(content);
-    if (is_weights_) {
-      attributes_ = content.as_dict().attributes;
-      add_state(content.as_dict());
+    file->other_content_ = beside_tensors(content);
+    if (file->is_weights()) {
+      file->attributes_ = content.as_dict().attributes;
+      file->add_state(content.as_dict());
     } else {
-      add("", content);
+      file->add("", content);
     }
+    return file;
+  }
+
+  // Of torch::save in C++, or of TorchScript: the tensors of a module and of those in it.
+  static std::unique_ptr<WeightFile> of_module(const std::string& path) {
+    std::unique_ptr<TorchWeights> file(new TorchWeights(path));
+    format::PlainDict state;
+    add_module(format::read_module_archive(path), "", state);
+    file->add_state(state);
+    return file;
   }
 
   const char* format() const override { return "torch"; }
 
-  void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const override {
-    std::vector<std::byte> buffer;
-    const auto bytes = view(tensor, buffer);
-    for (std::size_t offset = 0; offset < bytes.size(); offset += kPiece) {
-      use(bytes.subspan(offset, std::min(kPiece, bytes.size() - offset)));
+  bool stores_aliases() const override { return true; }
+
+  void read(const WeightTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> target) const override {
+    const auto copy = [&](std::span<const std::byte> rows) {
+      std::memcpy(target.data(), rows.subspan(offset, target.size()).data(), target.size());
+    };
+    if (is_row_major(contents_[tensor.number])) {
+      std::vector<std::byte> unused;
+      copy(view(tensor, unused));
+    } else {
+      copy(gathered(tensor)->bytes);
     }
   }
 
@@ -84,12 +103,51 @@ class TorchWeights final : public WeightFile {
   }
 
  private:
-  static bool is_state_dict(const PlainValue& content) {
-    return content.kind() == PlainValue::Kind::dict &&
-           std::ranges::all_of(content.as_dict().items, [](const PlainItem& item) {
-             return item.key.kind() == PlainValue::Kind::string &&
-                    item.value.kind() == PlainValue::Kind::tensor;
-           });
+  using WeightFile::WeightFile;
+
+  static void add_module(const PlainValue& module, const std::string& prefix,
+                         format::PlainDict& state) {
+    if (module.kind() == PlainValue::Kind::tensor) state.items.push_back({prefix, module});
+    // Other attributes, as whether it was training, are no weights.
+    if (module.kind() != PlainValue::Kind::dict) return;
+    for (const PlainItem& item : module.as_dict().items) {
+      if (item.key.kind() == PlainValue::Kind::string) {
+        add_module(item.value, below(prefix, item.key.as_string()), state);
+      }
+    }
+  }
+
+  struct Rows {
+    std::size_t number = 0;
+    std::vector<std::byte> bytes = {};
+  };
+
+  // The last one is kept, as it is read in pieces.
+  std::shared_ptr<const Rows> gathered(const WeightTensor& tensor) const {
+    const std::lock_guard lock(mutex_);
+    if (!last_ || last_->number != tensor.number) {
+      last_.reset();  // before the next one takes memory
+      const auto rows = std::make_shared<Rows>();
+      rows->number = tensor.number;
+      view(tensor, rows->bytes);
+      last_ = rows;
+    }
+    return last_;
+  }
+
+  // What is not of a state dict; empty for one.
+  static std::string beside_tensors(const PlainValue& content) {
+    const auto text = [](const PlainValue& value, const std::string& where) {
+      return "a Python " + std::string(format::name_of(value.kind())) + where;
+    };
+    if (content.kind() != PlainValue::Kind::dict) return text(content, "");
+    for (const PlainItem& item : content.as_dict().items) {
+      if (item.key.kind() != PlainValue::Kind::string) return text(item.key, " as a key");
+      if (item.value.kind() != PlainValue::Kind::tensor) {
+        return text(item.value, " under the name '" + item.key.as_string() + "'");
+      }
+    }
+    return "";
   }
 
   void add_tensor(const std::string& name, const PlainTensor& tensor) {
@@ -165,12 +223,15 @@ class TorchWeights final : public WeightFile {
   }
 
   std::vector<PlainTensor> contents_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Rows> last_;
 };
 
 }  // namespace
 
 std::unique_ptr<WeightFile> open_torch_file(const std::string& path) {
-  return std::make_unique<TorchWeights>(path);
+  const bool is_module = format::kind_of_archive(path) == format::ArchiveKind::torchscript_or_cpp;
+  return is_module ? TorchWeights::of_module(path) : TorchWeights::of_python(path);
 }
 
-}  // namespace accelerant::cli
+}  // namespace accelerant::checkpoint

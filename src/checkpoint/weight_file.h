@@ -1,8 +1,7 @@
-// Files that hold tensors, whatever their format, read without torch; and the files of a model, found by a path.
+// One file that holds tensors, whatever its format, read without torch.
 //
-//   for (const auto& file : open_model("llama")) {
-//     for (const WeightTensor& tensor : file->tensors()) file->for_each_piece(tensor, use);
-//   }
+//   const auto file = open_weight_file("model.safetensors");
+//   for (const WeightTensor& tensor : file->tensors()) file->for_each_piece(tensor, use);
 #pragma once
 
 #include <cstddef>
@@ -20,7 +19,7 @@
 #include "accelerant/format/plain_value.h"
 #include "accelerant/format/tensor_info.h"
 
-namespace accelerant::cli {
+namespace accelerant::checkpoint {
 
 struct WeightTensor {
   std::string name = {};
@@ -40,10 +39,15 @@ class WeightFile {
   virtual ~WeightFile() = default;
 
   const std::string& path() const { return path_; }
+
+  // In the order in which reading them is fastest.
   const std::vector<WeightTensor>& tensors() const { return tensors_; }
 
   // Other names of tensors: not in tensors() -> in tensors().
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
+
+  // Whether an index names aliases too. A safetensors file only has them in its metadata.
+  virtual bool stores_aliases() const = 0;
 
   // Free text of the file, without what tells of aliases.
   const format::Metadata& metadata() const { return metadata_; }
@@ -55,13 +59,21 @@ class WeightFile {
   const std::vector<format::PlainItem>& attributes() const { return attributes_; }
 
   // Whether it is a model's: a name for each tensor and nothing else.
-  bool is_weights() const { return is_weights_; }
+  bool is_weights() const { return other_content_.empty(); }
+
+  // What makes it something else: "a Python list under the name 'x'".
+  const std::string& other_content() const { return other_content_; }
 
   // "safetensors" or "torch".
   virtual const char* format() const = 0;
 
+  // Copies the bytes of a tensor, in row-major order, from `offset` on, as many as `target` has. Any number of
+  // threads may call it.
+  virtual void read(const WeightTensor& tensor, std::uint64_t offset,
+                    std::span<std::byte> target) const = 0;
+
   // Calls `use` with the bytes of a tensor, in row-major order, piece by piece. A piece holds whole elements.
-  virtual void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const = 0;
+  void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const;
 
   // All bytes of a tensor without a copy where that is possible; otherwise they are copied to `buffer`.
   virtual std::span<const std::byte> view(const WeightTensor& tensor,
@@ -79,19 +91,14 @@ class WeightFile {
   format::Metadata metadata_;
   std::vector<std::pair<std::string, std::string>> values_;
   std::vector<format::PlainItem> attributes_;
-  bool is_weights_ = true;
+  std::string other_content_;
 };
 
-using WeightFiles = std::vector<std::unique_ptr<WeightFile>>;
-
-// A safetensors file, or one of Python's torch.save, whatever its name.
+// A safetensors file, one of Python's torch.save, or one of torch::save in C++ that holds a module, of which the
+// tensors are taken; whatever its name.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
 
-// The second of these.
+// The second and third of these.
 std::unique_ptr<WeightFile> open_torch_file(const std::string& path);
 
-// One file, an index, or a folder that holds either; of a folder, what load_model would take. Everything is compared
-// with the index. An Error for what is no model.
-WeightFiles open_model(const std::string& path);
-
-}  // namespace accelerant::cli
+}  // namespace accelerant::checkpoint
