@@ -1,4 +1,4 @@
-// The half in C++ of python_folder_test.py: goes on with a training that Python began.
+// What python_folder_test.py runs in C++. It goes on with a training that Python began.
 //
 //   python-folder FOLDER DATA RESULT no|fp16
 //
