@@ -100,7 +100,7 @@ TEST(Prepare, SchedulesInEveryForm) {
 
   EXPECT_TRUE(contains(error_of([&, &p = plateau] { p.step(); }), "needs a metric"));
   EXPECT_TRUE(contains(error_of([&, &o = ours] { o.step(1.0); }), "takes no metric"));
-  EXPECT_EQ(torchs.state_dict().at("step_count"), 1);
+  EXPECT_EQ(torchs.state_dict().at("step_count"), 2);
   const auto state = ours.state_dict();
   ours.step();
   ours.load_state_dict(state);
