@@ -64,7 +64,7 @@ class TorchOptimizerReader {
     converted["params"] = json::array();
     for (int64_t i = 0; i < size_of(group, "params"); ++i) {
       converted["params"].push_back(next_);
-      const std::string& address = element_of(group, "params", i).as_string();
+      const std::string address = element_of(group, "params", i).as_string();
       if (const PlainValue* const state = states.as_dict().find(address)) read_state(*state);
       ++next_;
     }
