@@ -306,6 +306,13 @@ void Checkpoints::load_rank(const StateSource& source) {
   load_windows(core_, names_of_parameters(core_),
                has_windows ? state : NamedState{.values = {{"windows", json::array()}}});
   if (has_windows) load_parallel(core_, state);
+  const json skipped_steps = source.skipped_steps();
+  for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
+    const auto found = skipped_steps.find(std::to_string(number));
+    if (found != skipped_steps.end()) {
+      optimizer->set_last_step(StepResult::decided(found->get<bool>()));
+    }
+  }
 
   const StateDict random = with_prefix(state.tensors, "random.");
   loop_to_go_on_.reset();

@@ -25,6 +25,7 @@ class OptimizerState {
 
   // The result of the last step that was executed; none before the first.
   const std::optional<StepResult>& last_step() const { return last_step_; }
+  void set_last_step(StepResult result) { last_step_ = std::move(result); }
 
   // Whether a step would be executed now.
   bool is_at_boundary() const;

@@ -281,7 +281,14 @@ NamedState Checkpoints::trainer_state() const {
   json models = json::array();
   for (const auto& model : core_.models.numbered()) models.push_back(model.number);
   json optimizers = json::array();
-  for (const auto& optimizer : core_.optimizers.numbered()) optimizers.push_back(optimizer.number);
+  json skipped_steps = json::object();
+  for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
+    optimizers.push_back(number);
+    const auto& last = optimizer->last_step();
+    if (last && last->kind() == StepResult::Kind::submitted) {
+      skipped_steps[std::to_string(number)] = last->skipped();
+    }
+  }
   json schedulers = json::object();
   for (const auto& [number, scheduler] : core_.schedulers.numbered()) {
     schedulers[std::to_string(number)] = scheduler->schedule().state_dict();
@@ -295,6 +302,12 @@ NamedState Checkpoints::trainer_state() const {
     json& state = loaders[std::to_string(number)] = loader->state_dict();
     const bool goes_on = core_.progress->is_inside_epoch();
     if (goes_on && core_.progress->was_trained_with(*loader)) state["trained"] = true;
+    // With its last batch the loop is done: what is left of it would not look like training.
+    if (loader->is_last_batch() && core_.progress->is_training_with(*loader, core_.backwards)) {
+      state["epoch"] = loader->epoch() + 1;
+      state["position"] = 0;
+      state["trained"] = true;
+    }
   }
   return {.values = {{"models", std::move(models)},
                      {"optimizers", std::move(optimizers)},
@@ -303,6 +316,7 @@ NamedState Checkpoints::trainer_state() const {
                      {"running_loader", std::move(running)},
                      {"progress", core_.progress->state_dict()},
                      {"updates", core_.updates},
+                     {"skipped_steps", std::move(skipped_steps)},
                      {"scaler", core_.scaler.is_enabled() ? core_.scaler.state_dict() : json()}}};
 }
 

@@ -88,6 +88,7 @@ class OwnState final : public StateSource {
     return running.is_null() ? std::nullopt : std::optional(running.get<int64_t>());
   }
   int64_t updates() const override { return trainer_.at("updates").get<int64_t>(); }
+  json skipped_steps() const override { return trainer_.at("skipped_steps"); }
 
   NamedState custom(const std::string& name) const override { return part(custom_part(name)); }
 
@@ -146,6 +147,7 @@ class PythonState final : public StateSource {
   std::optional<json> progress() const override { return std::nullopt; }
   std::optional<int64_t> running_loader() const override { return std::nullopt; }
   int64_t updates() const override { return 0; }
+  json skipped_steps() const override { return json::object(); }
   NamedState custom(const std::string&) const override { return {}; }
   int64_t num_processes() const override { return folder_.ranks(); }
 

@@ -58,6 +58,9 @@ class StateSource {
   virtual std::optional<int64_t> running_loader() const = 0;
   virtual int64_t updates() const = 0;
 
+  // By the numbers of optimizers: whether overflow kept the last step from being applied. Schedules ask for it.
+  virtual nlohmann::json skipped_steps() const = 0;
+
   virtual NamedState custom(const std::string& name) const = 0;
 
   // How many processes saved it, and what one of them had for itself: {"windows", "parallel"} where it was saved, and

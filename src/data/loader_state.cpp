@@ -280,7 +280,7 @@ void LoaderState::deliver(int64_t units, int64_t samples, int64_t rows, bool not
 }
 
 void LoaderState::end_loop(bool failed) {
-  active_ = skipped_ = false;
+  active_ = false;
   plan_.reset();
   shares_.reset();
   if (decided_) return;

@@ -299,7 +299,9 @@ TEST(SideChannel, ARankThatFailsIsNamed) {
   const auto result = rank_test::run({.num_ranks = 3, .grace = 30});
   expect_errors(result, 1);
   EXPECT_TRUE(contains(result.ranks[0].out, "channel: Rank 1 failed: there is no milk (saving)"));
-  EXPECT_TRUE(contains(result.ranks[2].out, "there is no milk"));
+  // Rank 0, which serves the store, may end before this one has asked why.
+  EXPECT_TRUE(contains(result.ranks[2].out, "there is no milk") ||
+              contains(result.ranks[2].out, "The connection to the store is lost"));
 }
 
 TEST(SideChannel, AStoreThatDoesNotAnswerDoesNotHoldUpTheEnd) {

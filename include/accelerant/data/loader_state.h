@@ -88,7 +88,7 @@ class LoaderState {
   // The next loop gives no batches, as if it had been run already: the one after it is of the epoch that would
   // have been next.
   void skip_loop() { next_is_skipped_ = true; }
-  // The running loop is such a one.
+  // The running loop, or the last one, is such a one.
   bool is_skipped() const { return skipped_; }
 
   // --- Saving and resuming ---
