@@ -1,6 +1,8 @@
 #include "checkpoint/weight_file.h"
 
 #include <algorithm>
+#include <array>
+#include <fstream>
 
 #include "accelerant/format/safetensors_file.h"
 #include "accelerant/format/torch_archive.h"
@@ -9,6 +11,14 @@ namespace accelerant::checkpoint {
 namespace {
 
 constexpr std::uint64_t kPiece = 4 << 20;
+
+// Whether a file of another name may be one of safetensors all the same: behind eight bytes its header begins.
+bool begins_like_safetensors(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, 9> beginning = {};
+  file.read(beginning.data(), beginning.size());
+  return file.good() && beginning.back() == '{';
+}
 
 class SafetensorsWeights final : public WeightFile {
  public:
@@ -80,9 +90,8 @@ void WeightFile::for_each_piece(const WeightTensor& tensor, const UsePiece& use)
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path) {
   if (path.ends_with(".safetensors")) return std::make_unique<SafetensorsWeights>(path);
   const bool says_torch = path.ends_with(".bin") || path.ends_with(".pt") || path.ends_with(".pth");
-  if (says_torch || format::kind_of_archive(path) != format::ArchiveKind::not_an_archive) {
-    return open_torch_file(path);
-  }
+  const bool is_torch = format::kind_of_archive(path) != format::ArchiveKind::not_an_archive;
+  if (is_torch || (says_torch && !begins_like_safetensors(path))) return open_torch_file(path);
   return std::make_unique<SafetensorsWeights>(path);  // or what is wrong with it
 }
 

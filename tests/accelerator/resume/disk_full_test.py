@@ -44,8 +44,8 @@ def test_files_that_cannot_grow(tmp_path, processes, failing, settings):
     settings = {**SETTINGS, "save_every": 2, **settings, "project": tmp_path / "project"}
     log = tmp_path / "log"
     expected = undisturbed(tmp_path, settings, processes)
-    # Two saves, at least, of which the earlier is certainly there when it is written in the background.
-    start(log, settings, processes, "training.batch:kill@5/rank=0" if processes > 1 else "training.batch:kill@5")
+    # Three saves: the third has waited for the first, also where they are written in the background.
+    start(log, settings, processes, "training.batch:kill@7/rank=0" if processes > 1 else "training.batch:kill@7")
     before = numbers_of(settings["project"])
     assert before and before[0] == 0
     hindered = start(log, settings, processes, wrapper=limited(failing))

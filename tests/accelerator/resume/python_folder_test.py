@@ -78,7 +78,6 @@ def test_goes_on_where_python_stopped(tmp_path, precision):
         torch.testing.assert_close(found[name], tensor, rtol=1e-6, atol=1e-6, msg=lambda text: f"{name}: {text}")
     if precision == "fp16":
         assert found["scale"].item() == training.accelerator.scaler.get_scale()
-        assert found["scale"].item() != 2.0**15
 
     # The reverse: the model in the checkpoint that was saved here.
     net = network()
