@@ -33,8 +33,7 @@ constexpr const char* kAnnounce = "side_channel.announce";
 // Of a store: c10d's server refuses more than 8 MiB.
 constexpr size_t kLongestText = size_t{4} << 20;
 
-// How long those it waits for may take when another process is known to have failed: what they have done should
-// count if it is done, but one of them may be dead.
+// For those it waits for, when another process has failed: their text may be on its way, or they may be dead.
 constexpr milliseconds kGrace(1000);
 
 void check_length(const std::string& text) {
@@ -83,10 +82,12 @@ class LocalChannel : public SideChannel {
 
 // --- Several --------------------------------------------------------------------------------------
 
+using TextsByRank = std::vector<std::pair<int64_t, std::string>>;
+
 // What a process knows of the others while it waits for some of them.
 struct Sighting {
-  std::vector<std::pair<int64_t, std::string>> ended = {};  // use the channel no more, and why
-  std::vector<std::optional<Heartbeat>> heartbeats = {};    // of those that were looked at
+  TextsByRank ended = {};                                 // use the channel no more, and why
+  std::vector<std::optional<Heartbeat>> heartbeats = {};  // of those that were looked at
 };
 
 // Keys of the store, all under "channel/<number of the channel>": of call n "<n>/<rank>" (collect), "<n>" and
@@ -117,10 +118,9 @@ std::vector<int64_t> ranks_of(const std::vector<Awaited>& awaited) {
 
 // The texts that are there: all of them, or those in front of the first that is missing, which is less to ask for.
 // Never reads a key that is not there: that would wait for it.
-std::vector<std::pair<int64_t, std::string>> read_some(c10d::Store& store,
-                                                       const std::vector<Awaited>& awaited,
-                                                       bool all, const AfterRead& after) {
-  std::vector<std::pair<int64_t, std::string>> texts;
+TextsByRank read_some(c10d::Store& store, const std::vector<Awaited>& awaited, bool all,
+                      const AfterRead& after) {
+  TextsByRank texts;
   for (const auto& [rank, key] : awaited) {
     if (store.check({key})) {
       texts.emplace_back(rank, store.get_to_str(key));
@@ -310,9 +310,7 @@ class StoreChannel : public SideChannel {
   }
 
   Error given_up_error(int64_t rank, const std::string& what) const {
-    std::string who = ranks_text({rank});
-    who[0] = 'R';
-    return Error(ErrorDetails{.problem = c10::str(who, " ", what, " (", name_, ")"),
+    return Error(ErrorDetails{.problem = c10::str("Rank ", rank, " ", what, " (", name_, ")"),
                               .hint = "look at the end of its output"});
   }
 
@@ -330,19 +328,21 @@ class StoreChannel : public SideChannel {
     return ask(
         [awaited, watched, keys = keys_, size = static_cast<size_t>(size_)](c10d::Store& store) {
           Sighting seen{.heartbeats = std::vector<std::optional<Heartbeat>>(size)};
+          // All have written one when they have joined, or will soon.
+          std::vector<std::string> beats;
+          for (const int64_t rank : watched) beats.push_back(heartbeat_key(rank));
+          if (!beats.empty() && store.check(beats)) {
+            const auto values = store.multiGet(beats);
+            for (size_t i = 0; i < watched.size(); ++i) {
+              seen.heartbeats[static_cast<size_t>(watched[i])] =
+                  heartbeat_of(std::string(values.at(i).begin(), values.at(i).end()));
+            }
+          }
+          // After them: a process says why it leaves the channel before it ends.
           if (store.check({keys.any_ended()}))
             for (const int64_t rank : awaited)
               if (store.check({keys.ended(rank)}))
                 seen.ended.emplace_back(rank, store.get_to_str(keys.ended(rank)));
-          // All have written one when they have joined, or will soon.
-          std::vector<std::string> beats;
-          for (const int64_t rank : watched) beats.push_back(heartbeat_key(rank));
-          if (beats.empty() || !store.check(beats)) return seen;
-          const auto values = store.multiGet(beats);
-          for (size_t i = 0; i < watched.size(); ++i) {
-            seen.heartbeats[static_cast<size_t>(watched[i])] =
-                heartbeat_of(std::string(values.at(i).begin(), values.at(i).end()));
-          }
           return seen;
         });
   }
