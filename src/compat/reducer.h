@@ -3,6 +3,8 @@
 
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <optional>
+
 #include "compat/torch_version.h"
 
 namespace accelerant::compat {
@@ -46,8 +48,21 @@ class Reducer : public c10d::Reducer {
 
   // Shares the hook, which may outlive this Reducer.
   void register_comm_hook(const std::shared_ptr<c10d::CommHookInterface>& hook) {
-    c10d::Reducer::register_comm_hook(std::make_unique<SharedHook>(hook));
+    c10d::Reducer::register_comm_hook(std::make_unique<SharedHook>(hook, *this));
     hook_ = hook;
+  }
+
+  // Exchanges all buckets at the end of a static graph's first iteration. The Reducer calls each of them the
+  // first to the hook then, which is put right here.
+  void delay_all_reduce() {
+    delayed_ = 0;
+    try {
+      c10d::Reducer::delay_all_reduce();
+    } catch (...) {
+      delayed_.reset();
+      throw;
+    }
+    delayed_.reset();
   }
 
   // Ends what run_comm_hook() began, as the Reducer itself does at the end of backward: a hook may exchange
@@ -161,17 +176,32 @@ class Reducer : public c10d::Reducer {
  private:
   class SharedHook final : public c10d::CommHookInterface {
    public:
-    explicit SharedHook(std::shared_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
+    SharedHook(std::shared_ptr<c10d::CommHookInterface> hook, Reducer& reducer)
+        : hook_(std::move(hook)), reducer_(reducer) {}
+
     c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-      return hook_->runHook(bucket);
+      if (!reducer_.delayed_) return hook_->runHook(bucket);
+      c10d::GradBucket delayed = reducer_.bucket_at((*reducer_.delayed_)++);
+      return hook_->runHook(delayed);
     }
+
     at::Tensor parseHookResult(const c10::IValue& result) override {
       return hook_->parseHookResult(result);
     }
 
    private:
     std::shared_ptr<c10d::CommHookInterface> hook_;
+    Reducer& reducer_;  // which owns this
   };
+
+  c10d::GradBucket bucket_at(size_t index) const {
+    const Bucket& bucket = buckets_.at(index);
+    return c10d::GradBucket(index, buckets_.size(), bucket.gradients, bucket.offsets,
+                            bucket.lengths, bucket.sizes_vec, bucket.variables,
+                            bucket.sparse_tensor_indices);
+  }
+
+  std::optional<size_t> delayed_ = std::nullopt;  // the next bucket in delay_all_reduce()
 
   std::shared_ptr<c10d::CommHookInterface> hook_;
 };

@@ -256,16 +256,13 @@ void DataParallel::load_state_dict(const NamedState& saved) {
   const bool has_graph = reader.has_graph();
   const compat::LearntGraph graph = has_graph ? reader.graph() : compat::LearntGraph();
   const bool is_followed = has_graph && reader.graph_is_followed();
-  // A static graph is learnt with the Reducer's first buckets: in that iteration it gives the same index to
-  // all of them, which hooks do not understand.
-  const bool learns_graph = state.options.static_graph && !has_graph;
   if (auto* hook = dynamic_cast<SavedHook*>(state.hook.get())) {
-    hook->load_state_dict(learns_graph ? NamedState() : state_of_hook(saved));
+    hook->load_state_dict(state_of_hook(saved));
   }
 
   if (views && state.options.gradient_as_bucket_view) reset_gradients(state, *views);
-  state.make_reducer(learns_graph ? std::vector<std::vector<size_t>>() : order.buckets);
-  if (!learns_graph) state.reducer->restore_order(order);
+  state.make_reducer(order.buckets);
+  state.reducer->restore_order(order);
   if (state.options.static_graph && has_graph) state.reducer->restore_graph(graph);
   state.graph_is_known = state.options.static_graph && has_graph;
   state.graph_is_followed = state.options.static_graph && is_followed;

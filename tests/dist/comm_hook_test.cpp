@@ -152,6 +152,28 @@ RANK_TEST(CommHook, TensorsOfOneShapeCanBeCompressedTogether, 2) {
   EXPECT_LT(distance(apart, together), 0.1);
 }
 
+// Two buckets, already in the first iteration, which the Reducer calls by one index there.
+RANK_TEST(CommHook, AStaticGraphOfTwoTypes, 2) {
+  const auto world = join_world();
+  const auto a = torch::ones({8, 8}).set_requires_grad(true);
+  const auto b = torch::ones({8, 8}, torch::kDouble).set_requires_grad(true);
+  for (const CommHook hook : {CommHook::fp16, CommHook::power_sgd}) {
+    DataParallel model(
+        world, {{.name = "a", .value = a}, {.name = "b", .value = b}},
+        [] { return std::vector<at::Tensor>(); },
+        {.static_graph = true, .comm_hook = {.hook = hook, .power_sgd = {.start_iteration = 2}}});
+    for (int step = 0; step < 4; ++step) {
+      a.mutable_grad().reset();
+      b.mutable_grad().reset();
+      model.before_forward(true);
+      const auto loss = a.sum() * (world->rank() + 1) + b.sum() * (world->rank() + 3);
+      model.after_forward({loss}, true).front().backward();
+      EXPECT_TRUE(torch::allclose(a.grad(), torch::full({8, 8}, 1.5)));
+      EXPECT_TRUE(torch::allclose(b.grad(), torch::full({8, 8}, 3.5, torch::kDouble)));
+    }
+  }
+}
+
 // A process without inputs takes part in all exchanges of a hook.
 RANK_TEST(CommHook, UnevenInputs, 2) {
   const auto world = join_world();

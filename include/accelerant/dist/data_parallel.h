@@ -128,10 +128,9 @@ class DataParallel {
   // Goes on as the model that was saved. At any time between two iterations; all processes must load what was
   // saved at one moment, each what it has saved itself. Exchanges nothing. The tensors are copied.
   //
-  // Buckets are the saved ones whatever bucket_cap_mb is now. What belongs to other options is left out: the
-  // memory of another hook as far as it has other sizes; and with static_graph everything, if the saved model
-  // had not learnt a graph. A state of other parameters (by name; trained ones only) or buckets that cannot be
-  // is an Error which names them, and nothing is changed.
+  // Buckets are the saved ones whatever bucket_cap_mb is now. What belongs to other options is left out: a
+  // static graph, and the memory of another hook as far as it has other sizes. A state of other parameters (by
+  // name; trained ones only) or buckets that cannot be is an Error which names them, and nothing is changed.
   //
   // Gradients stay as they are, except with gradient_as_bucket_view: then those that were views become views of
   // zeros, and the others are removed. (The Reducer divides views and multiplies other gradients by the inverse,
