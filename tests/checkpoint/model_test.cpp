@@ -10,6 +10,7 @@
 
 #include "core/files.h"
 #include "support/expect_error.h"
+#include "support/same_module.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -22,17 +23,6 @@ namespace nn = torch::nn;
 
 nn::Sequential small_net() {
   return nn::Sequential(nn::Linear(3, 5), nn::BatchNorm1d(5), nn::Linear(5, 2));
-}
-
-void expect_equal(const nn::Module& a, const nn::Module& b) {
-  const auto expected = b.named_parameters();
-  for (const auto& item : a.named_parameters()) {
-    EXPECT_TRUE(torch::equal(item.value(), expected[item.key()])) << item.key();
-  }
-  const auto buffers = b.named_buffers();
-  for (const auto& item : a.named_buffers()) {
-    EXPECT_TRUE(torch::equal(item.value(), buffers[item.key()])) << item.key();
-  }
 }
 
 TEST(SaveModel, ComesBackFromAFolderAFileAndAnIndex) {
@@ -48,7 +38,7 @@ TEST(SaveModel, ComesBackFromAFolderAFileAndAnIndex) {
     auto other = small_net();
     const auto loaded = load_checkpoint_in_model(other, path);
     EXPECT_TRUE(loaded.missing.empty() && loaded.unexpected.empty());
-    expect_equal(*other, *net);
+    expect_same_module(*other, *net);
   }
 }
 
@@ -63,7 +53,7 @@ TEST(SaveModel, PreparedModelsAndModulesAreTheSame) {
             TempFolder::content_of(folder.path("module/model.safetensors")));
   auto other = small_net();
   load_checkpoint_in_model(accelerator.prepare_model(other), folder.path("prepared"));
-  expect_equal(*other, *net);
+  expect_same_module(*other, *net);
 }
 
 TEST(SaveModel, FilesOfTheModelBeforeAreRemovedAndNoOthers) {
@@ -245,7 +235,7 @@ TEST(LoadModel, DeviceMapsMoveModules) {
   auto other = small_net();
   load_checkpoint_in_model(other, folder.path(),
                            {.device_map = {{"", torch::kCPU}, {"2", torch::kCPU}}});
-  expect_equal(*other, *net);
+  expect_same_module(*other, *net);
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device for the rest";
   load_checkpoint_in_model(other, folder.path(),
                            {.device_map = {{"", torch::kCPU}, {"2", torch::kCUDA}}});

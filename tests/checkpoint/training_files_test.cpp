@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "support/expect_error.h"
+#include "support/same_module.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -34,17 +35,6 @@ void train(nn::Sequential& net, to::Optimizer& optimizer, int steps) {
   }
 }
 
-void expect_same(const nn::Module& a, const nn::Module& b) {
-  const auto expected = b.named_parameters();
-  for (const auto& item : a.named_parameters()) {
-    EXPECT_TRUE(torch::equal(item.value(), expected[item.key()])) << item.key();
-  }
-  const auto buffers = b.named_buffers();
-  for (const auto& item : a.named_buffers()) {
-    EXPECT_TRUE(torch::equal(item.value(), buffers[item.key()])) << item.key();
-  }
-}
-
 void write_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
@@ -59,7 +49,7 @@ TEST(TorchSave, ModulesAreLoaded) {
   auto other = norm_net();
   const auto loaded = load_checkpoint_in_model(other, folder.path("net.pt"));
   EXPECT_TRUE(loaded.missing.empty() && loaded.unexpected.empty());
-  expect_same(*other, *net);
+  expect_same_module(*other, *net);
   EXPECT_EQ(load_tensors(folder.path("net.pt")).size(), 9U);
 }
 
@@ -98,7 +88,7 @@ void expect_to_go_on(const Options& options) {
   load_checkpoint_in_model(other, folder.path("net.pt"));
   load_torch_optimizer(loaded, folder.path("optimizer.pt"));
   train(other, loaded, 3);
-  expect_same(*other, *net);
+  expect_same_module(*other, *net);
 }
 
 TEST(TorchSave, OptimizersGoOn) {
