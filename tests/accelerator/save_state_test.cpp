@@ -2,32 +2,18 @@
 // goes on to the last bit is in resume/resume_test.py.
 #include <gtest/gtest.h>
 
-#include "accelerator/helpers.h"
+#include <cmath>
+#include <limits>
+
+#include "accelerator/saved_training.h"
 #include "core/files.h"
-#include "support/expect_error.h"
-#include "support/temp_folder.h"
 
 namespace {
 
 using namespace accelerator_test;
 using accelerant::Accelerator;
-using accelerant::AcceleratorOptions;
 using accelerant::entries_of;
-using accelerant::NamedState;
-using accelerant::path_exists;
 using accelerant::StateDict;
-
-AcceleratorOptions in_project(const TempFolder& folder, const std::string& resume = "no") {
-  auto options = on_cpu();
-  options.project = {.dir = folder.path(), .resume = resume};
-  return options;
-}
-
-template <class F>
-void expect_error(F&& f, std::initializer_list<std::string> parts) {
-  const std::string text = whole_error_of(f);
-  for (const std::string& part : parts) EXPECT_TRUE(contains(text, part));
-}
 
 void flip_byte(const std::string& path) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -50,37 +36,6 @@ class Log {
   std::string text_;
   accelerant::LogHandler before_;
 };
-
-// A training with one of everything.
-struct Training {
-  explicit Training(const AcceleratorOptions& options, int64_t width = 3)
-      : accelerator(options),
-        net(2, width),
-        sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)) {
-    std::tie(model, optimizer, loader, scheduler) = accelerator.prepare(net, sgd, batches, decay);
-  }
-
-  void step() {
-    accelerator.backward(model(torch::ones({1, 2})).sum());
-    optimizer.step();
-    scheduler.step();
-    optimizer.zero_grad();
-  }
-
-  Accelerator accelerator;
-  torch::nn::Linear net;
-  torch::optim::SGD sgd;
-  torch::optim::StepLR decay{sgd, 2, 0.5};
-  decltype(counting_loader(8)) batches = counting_loader(8, {.batch_size = 2, .shuffle = true});
-  accelerant::Model<torch::nn::Linear> model;
-  accelerant::Optimizer optimizer;
-  decltype(counting_loader(8)) loader;
-  accelerant::Scheduler scheduler;
-};
-
-double rate_of(Training& training) {
-  return static_cast<torch::optim::SGDOptions&>(training.sgd.param_groups()[0].options()).lr();
-}
 
 TEST(SaveState, GivesEverythingBack) {
   const TempFolder folder;
@@ -300,6 +255,32 @@ TEST(SaveState, ObjectsOfTheProgramItself) {
   EXPECT_EQ(tensors.value["scalar"].item<int64_t>(), 7);
 }
 
+TEST(SaveState, ObjectsKeepNumbersThatJsonLacksAndMayWriteToTheirTensors) {
+  const TempFolder folder;
+  Training training(in_project(folder));
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  // In the order of files "best-loss" comes before "best", in that of names behind it.
+  Json best{{{"best", kInfinity}, {"worst", {-kInfinity, std::nan("")}}}};
+  Json best_loss{{{"plain", 1.5}}};
+  struct Kept {
+    at::Tensor average = torch::ones({3});
+    StateDict state_dict() const { return {{"average", average}}; }
+    void load_state_dict(const StateDict& state) { average = state["average"]; }
+  } kept;
+  training.accelerator.register_for_checkpointing("best", best);
+  training.accelerator.register_for_checkpointing("best-loss", best_loss);
+  training.accelerator.register_for_checkpointing("kept", kept);
+  training.accelerator.save_state();
+  best.value = best_loss.value = 0;
+  training.accelerator.load_state();
+  EXPECT_EQ(best.value.at("best").get<double>(), kInfinity);
+  EXPECT_EQ(best.value.at("worst")[0].get<double>(), -kInfinity);
+  EXPECT_TRUE(std::isnan(best.value.at("worst")[1].get<double>()));
+  EXPECT_EQ(best_loss.value, (nlohmann::json{{"plain", 1.5}}));
+  kept.average.mul_(2);
+  EXPECT_TRUE(kept.average.equal(torch::full({3}, 2.0F)));
+}
+
 TEST(SaveState, HooksSeeTheModels) {
   const TempFolder folder;
   Training training(in_project(folder));
@@ -325,93 +306,6 @@ TEST(SaveState, HooksSeeTheModels) {
   training.accelerator.save_state();
   training.accelerator.load_state();
   EXPECT_EQ(calls.size(), 2U);
-}
-
-TEST(Resume, NothingToResumeIsANewStart) {
-  const TempFolder folder;
-  Training training(in_project(folder, "auto"));
-  EXPECT_EQ(*training.accelerator.epochs(3).begin(), 0);
-}
-
-TEST(Resume, ObjectsMayBePreparedOneByOne) {
-  const TempFolder folder;
-  Training first(in_project(folder));
-  first.step();
-  first.step();
-  first.accelerator.save_state();
-
-  Accelerator accelerator(in_project(folder, "auto"));
-  torch::nn::Linear net(2, 3);
-  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1).momentum(0.9));
-  torch::optim::StepLR decay(sgd, 2, 0.5);
-  const auto optimizer = accelerator.prepare_optimizer(sgd);  // before its model
-  const auto model = accelerator.prepare_model(net);
-  EXPECT_TRUE(net->weight.equal(first.net->weight));
-  const auto loader = accelerator.prepare_data_loader(first.batches);
-  const auto scheduler = accelerator.prepare_scheduler(decay);
-  EXPECT_DOUBLE_EQ(static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options()).lr(),
-                   rate_of(first));
-  first.step();
-  accelerator.backward(model(torch::ones({1, 2})).sum());
-  optimizer.step();
-  EXPECT_TRUE(net->weight.equal(first.net->weight));
-}
-
-TEST(Resume, WhatWasNeverPreparedIsMissed) {
-  const TempFolder folder;
-  Training(in_project(folder)).accelerator.save_state();
-  Accelerator accelerator(in_project(folder, "auto"));
-  torch::nn::Linear net(2, 3);
-  const auto model = accelerator.prepare(net);
-  expect_error(
-      [&] {
-        accelerator.backward(model(torch::ones({1, 2})).sum());
-      },
-      {"1 optimizers", "0 prepared"});
-}
-
-TEST(Resume, LoopsOverEpochsGoOn) {
-  const TempFolder folder;
-  const auto run = [&](const std::string& resume, int64_t stop_after) {
-    std::vector<std::string> seen;
-    Training training(in_project(folder, resume));
-    int64_t batches = 0;
-    const auto loop = [&](const std::string& name, int64_t epochs) {
-      for (const int64_t epoch : training.accelerator.epochs(epochs)) {
-        for (auto&& batch : training.loader) {
-          (void)batch;
-          training.step();
-          seen.push_back(name + std::to_string(epoch) + ":" +
-                         std::to_string(training.loader.position()));
-          if (++batches == stop_after) {
-            training.accelerator.save_state();
-            return true;
-          }
-        }
-      }
-      return false;
-    };
-    if (!loop("a", 2)) loop("b", 3);
-    return seen;
-  };
-  const auto whole = run("no", -1);
-  ASSERT_EQ(whole.size(), 20U);
-  for (int64_t stop = 1; stop <= 20; ++stop) {
-    run_in_shell("rm -rf '" + folder.path("checkpoints") + "'");
-    auto seen = run("no", stop);
-    const auto rest = run("auto", -1);
-    seen.insert(seen.end(), rest.begin(), rest.end());
-    EXPECT_EQ(seen, whole) << "after " << stop;
-  }
-}
-
-TEST(Resume, AfterARestartItIsTheDefault) {
-  const TempFolder folder;
-  auto options = in_project(folder);
-  options.project.resume.reset();
-  EXPECT_EQ(Accelerator(options).options().project.resume, "no");
-  const Variable restarted("TORCHELASTIC_RESTART_COUNT", "1");
-  EXPECT_EQ(Accelerator(options).options().project.resume, "auto");
 }
 
 }  // namespace

@@ -1,0 +1,163 @@
+// Resuming in one process: by object, by loops over epochs and loaders, and what is missed.
+#include <gtest/gtest.h>
+
+#include "accelerator/saved_training.h"
+
+namespace {
+
+using namespace accelerator_test;
+using accelerant::Accelerator;
+
+TEST(Resume, NothingToResumeIsANewStart) {
+  const TempFolder folder;
+  Training training(in_project(folder, "auto"));
+  EXPECT_EQ(*training.accelerator.epochs(3).begin(), 0);
+}
+
+TEST(Resume, ObjectsMayBePreparedOneByOne) {
+  const TempFolder folder;
+  Training first(in_project(folder));
+  first.step();
+  first.step();
+  first.accelerator.save_state();
+
+  Accelerator accelerator(in_project(folder, "auto"));
+  torch::nn::Linear net(2, 3);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(1).momentum(0.9));
+  torch::optim::StepLR decay(sgd, 2, 0.5);
+  const auto optimizer = accelerator.prepare_optimizer(sgd);  // before its model
+  const auto model = accelerator.prepare_model(net);
+  EXPECT_TRUE(net->weight.equal(first.net->weight));
+  const auto loader = accelerator.prepare_data_loader(first.batches);
+  const auto scheduler = accelerator.prepare_scheduler(decay);
+  EXPECT_DOUBLE_EQ(static_cast<torch::optim::SGDOptions&>(sgd.param_groups()[0].options()).lr(),
+                   rate_of(first));
+  first.step();
+  accelerator.backward(model(torch::ones({1, 2})).sum());
+  optimizer.step();
+  EXPECT_TRUE(net->weight.equal(first.net->weight));
+}
+
+TEST(Resume, WhatWasNeverPreparedIsMissed) {
+  const TempFolder folder;
+  Training(in_project(folder)).accelerator.save_state();
+  Accelerator accelerator(in_project(folder, "auto"));
+  torch::nn::Linear net(2, 3);
+  const auto model = accelerator.prepare(net);
+  expect_error(
+      [&] {
+        accelerator.backward(model(torch::ones({1, 2})).sum());
+      },
+      {"1 optimizers", "0 prepared"});
+}
+
+TEST(Resume, LoopsOverEpochsGoOn) {
+  const TempFolder folder;
+  const auto run = [&](const std::string& resume, int64_t stop_after) {
+    std::vector<std::string> seen;
+    Training training(in_project(folder, resume));
+    int64_t batches = 0;
+    const auto loop = [&](const std::string& name, int64_t epochs) {
+      for (const int64_t epoch : training.accelerator.epochs(epochs)) {
+        for (auto&& batch : training.loader) {
+          (void)batch;
+          training.step();
+          seen.push_back(name + std::to_string(epoch) + ":" +
+                         std::to_string(training.loader.position()));
+          if (++batches == stop_after) {
+            training.accelerator.save_state();
+            return true;
+          }
+        }
+      }
+      return false;
+    };
+    if (!loop("a", 2)) loop("b", 3);
+    return seen;
+  };
+  const auto whole = run("no", -1);
+  ASSERT_EQ(whole.size(), 20U);
+  for (int64_t stop = 1; stop <= 20; ++stop) {
+    run_in_shell("rm -rf '" + folder.path("checkpoints") + "'");
+    auto seen = run("no", stop);
+    const auto rest = run("auto", -1);
+    seen.insert(seen.end(), rest.begin(), rest.end());
+    EXPECT_EQ(seen, whole) << "after " << stop;
+  }
+}
+
+// Without epochs() nothing tells where an epoch ends; the loader itself knows where it is.
+TEST(Resume, ALoopOfTheProgramsOwnGoesOn) {
+  const TempFolder folder;
+  Training first(in_project(folder));
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (auto&& batch : first.loader) {
+      (void)batch;
+      first.step();
+      if (epoch == 1 && first.loader.position() == 4) {
+        first.accelerator.save_state();
+        break;
+      }
+    }
+  }
+  Training second(in_project(folder, "auto"));
+  std::vector<int64_t> positions;
+  for (auto&& batch : second.loader) {
+    (void)batch;
+    positions.push_back(second.loader.position());
+  }
+  EXPECT_EQ(positions, (std::vector<int64_t>{6, 8}));
+}
+
+// Objects are known by the order of preparation, those counted too that are gone.
+TEST(Resume, AModelThatIsGoneTakesNoOnesPlace) {
+  const TempFolder folder;
+  const auto prepare_for_a_moment = [](Accelerator& accelerator) {
+    torch::nn::Linear other(2, 3);
+    const auto model = accelerator.prepare(other);
+  };
+  Accelerator first(in_project(folder));
+  prepare_for_a_moment(first);
+  torch::nn::Linear net(2, 3);
+  const auto model = first.prepare(net);
+  first.save_state();
+
+  Accelerator second(in_project(folder, "auto"));
+  prepare_for_a_moment(second);
+  torch::nn::Linear again(2, 3);
+  const auto resumed = second.prepare(again);
+  EXPECT_TRUE(again->weight.equal(net->weight));
+  ASSERT_TRUE(second.resumed());
+  EXPECT_EQ(second.resumed()->path, folder.path("checkpoints/checkpoint_0"));
+}
+
+// A loop over epochs may do its steps without a loader.
+TEST(Resume, EpochsWithoutALoaderAreDoneWhenTrained) {
+  const TempFolder folder;
+  const auto run = [&](const std::string& resume, int64_t stop_after) {
+    std::vector<int64_t> seen;
+    Training training(in_project(folder, resume));
+    for (const int64_t step : training.accelerator.epochs(5)) {
+      training.step();
+      seen.push_back(step);
+      if (step == stop_after) {
+        training.accelerator.save_state();
+        break;
+      }
+    }
+    return seen;
+  };
+  EXPECT_EQ(run("no", 2), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(run("auto", -1), (std::vector<int64_t>{3, 4}));
+}
+
+TEST(Resume, AfterARestartItIsTheDefault) {
+  const TempFolder folder;
+  auto options = in_project(folder);
+  options.project.resume.reset();
+  EXPECT_EQ(Accelerator(options).options().project.resume, "no");
+  const Variable restarted("TORCHELASTIC_RESTART_COUNT", "1");
+  EXPECT_EQ(Accelerator(options).options().project.resume, "auto");
+}
+
+}  // namespace
