@@ -122,22 +122,18 @@ c10::Device choose_device(const AcceleratorOptions& options, const dist::Environ
   return *device;
 }
 
-// A launcher has started this process again after a failure.
-bool is_restarted() {
-  const auto count = variable("TORCHELASTIC_RESTART_COUNT");
-  return count && *count != "0";
-}
-
 void resolve_resume(ProjectOptions& project) {
-  if (!project.resume) project.resume = !project.dir.empty() && is_restarted() ? "auto" : "no";
-  if (*project.resume == "auto" && project.dir.empty()) {
-    throw Error(ErrorDetails{.problem = "project.resume = \"auto\" needs a project",
-                             .expected = "project.dir",
-                             .got = "none",
-                             .hint = ".project = {.dir = \"runs/first\", .resume = \"auto\"}"});
+  if (!project.resume) project.resume = project.dir.empty() ? "no" : "restart";
+  const std::string& resume = *project.resume;
+  if ((resume == "auto" || resume == "restart") && project.dir.empty()) {
+    throw Error(
+        ErrorDetails{.problem = "project.resume = \"" + resume + "\" needs a project",
+                     .expected = "project.dir",
+                     .got = "none",
+                     .hint = ".project = {.dir = \"runs/first\", .resume = \"" + resume + "\"}"});
   }
   if (!project.save_on_preemption) {
-    project.save_on_preemption = !project.dir.empty() && *project.resume != "no";
+    project.save_on_preemption = !project.dir.empty() && resume != "no" && resume != "restart";
   }
   if (*project.save_on_preemption && project.dir.empty()) {
     throw Error(ErrorDetails{.problem = "project.save_on_preemption needs a place to save to",

@@ -49,6 +49,7 @@ class BetweenProcesses final : public checkpoint::Agreement {
       : rank_(world.rank()), channel_(dist::SideChannel::open(world, "saving a checkpoint")) {}
 
   int64_t rank() const override { return rank_; }
+  bool is_alone() const override { return false; }
   std::vector<std::string> collect(const std::string& mine) override {
     return exchanged([&] { return channel_->collect(mine); });
   }
@@ -343,6 +344,7 @@ json Checkpoints::manifest_content() const {
           {"created", now()},
           {"accelerant", ACCELERANT_VERSION},
           {"torch", TORCH_VERSION},
+          {"run", core_.environment.run_id},
           {"num_processes", core_.environment.num_processes},
           {"device", core_.options.device->str()},
           {"mixed_precision", name_of_precision(*core_.options.mixed_precision)},

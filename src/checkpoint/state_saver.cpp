@@ -16,6 +16,7 @@ using nlohmann::json;
 class Alone final : public Agreement {
  public:
   int64_t rank() const override { return 0; }
+  bool is_alone() const override { return true; }
   std::vector<std::string> collect(const std::string& mine) override { return {mine}; }
   std::string announce(const std::string& text) override { return text; }
 };
@@ -66,7 +67,9 @@ json to_json(const std::map<std::string, FileRecord>& records) {
 
 std::unique_ptr<Agreement> agreement_with_nobody() { return std::make_unique<Alone>(); }
 
-StateSaver::StateSaver(std::unique_ptr<Agreement> agreement) : agreement_(std::move(agreement)) {}
+StateSaver::StateSaver(std::unique_ptr<Agreement> agreement) : agreement_(std::move(agreement)) {
+  if (agreement_->is_alone()) before_end_.emplace([this] { finish_before_end(); });
+}
 
 StateSaver::~StateSaver() {
   for (bool waiting = true; waiting;) {
@@ -128,7 +131,30 @@ void StateSaver::wait_for_jobs(std::size_t most) {
     const std::shared_ptr<Job> job = jobs_.front();
     changed_.wait(lock, [&] { return job->done; });
     jobs_.pop_front();
-    if (job->error) std::rethrow_exception(job->error);
+    if (!job->error) continue;
+    lock.unlock();  // if nobody catches it, the other saves are waited for
+    std::rethrow_exception(job->error);
+  }
+}
+
+void StateSaver::finish_before_end() noexcept {
+  if (std::this_thread::get_id() == thread_.get_id()) return;
+  std::unique_lock lock(mutex_);
+  const auto all_done = [this] {
+    return std::ranges::all_of(jobs_, [](const auto& job) { return job->done; });
+  };
+  if (!all_done()) {
+    log(LogLevel::warning,
+        "an exception ends this process; the checkpoint under way is saved first");
+  }
+  changed_.wait(lock, all_done);
+  for (const auto& job : jobs_) {
+    if (!job->error) continue;
+    try {
+      std::rethrow_exception(job->error);
+    } catch (const std::exception& error) {
+      log(LogLevel::error, error.what());
+    }
   }
 }
 

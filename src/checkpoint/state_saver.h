@@ -18,6 +18,7 @@
 
 #include "checkpoint/host_snapshot.h"
 #include "checkpoint/state_part.h"
+#include "core/before_end.h"
 
 namespace accelerant::checkpoint {
 
@@ -27,6 +28,9 @@ class Agreement {
   virtual ~Agreement() = default;
 
   virtual int64_t rank() const = 0;
+
+  // Whether there are other processes.
+  virtual bool is_alone() const = 0;
 
   // The first process gets the texts of all, by rank; the others nothing.
   virtual std::vector<std::string> collect(const std::string& mine) = 0;
@@ -62,7 +66,8 @@ class StateSaver {
  public:
   explicit StateSaver(std::unique_ptr<Agreement> agreement);
 
-  // Waits for saves in the background. Their Errors, if nobody has got them, are logged.
+  // Waits for saves in the background. Their Errors, if nobody has got them, are logged. The same is done before an
+  // exception that nobody catches ends the process, unless there are others: those must hear of it at once.
   ~StateSaver();
   StateSaver(const StateSaver&) = delete;
   StateSaver& operator=(const StateSaver&) = delete;
@@ -90,6 +95,7 @@ class StateSaver {
   };
 
   void run_jobs();
+  void finish_before_end() noexcept;
   void run(const SaveRequest& request);
   void await_readers();
   std::string write(const SaveRequest& request, const CheckpointFolder& folder) const;
@@ -107,6 +113,7 @@ class StateSaver {
   std::deque<std::shared_ptr<Job>> jobs_;  // begun and not yet waited for, in their order
   bool stopping_ = false;
   std::thread thread_;  // started with the first job
+  std::optional<BeforeEnd> before_end_;
 };
 
 }  // namespace accelerant::checkpoint
