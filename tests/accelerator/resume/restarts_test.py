@@ -66,8 +66,8 @@ def test_after_a_restart_newer_states_count_more_than_the_path(tmp_path):
     done = start(log, {**settings, "resume": beginning}, 1, "training.batch:kill@7",
                  launcher_options=["--max-restarts", "3"])
     assert done.returncode == 0, done.stderr
-    resumed = re.findall(r"resuming from \S*/(checkpoint_\d)", done.stderr)
-    assert resumed == ["checkpoint_0", "checkpoint_1", "checkpoint_2"]
+    resumed = re.findall(r"resuming from \S*/(checkpoint_\d)", done.stderr)  # the launcher shows last lines again
+    assert list(dict.fromkeys(resumed)) == ["checkpoint_0", "checkpoint_1", "checkpoint_2"]
     assert_same(log, expected)
 
 
