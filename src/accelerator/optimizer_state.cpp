@@ -11,6 +11,7 @@
 #include <map>
 
 #include "accelerant/core/error.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_placement.h"
@@ -34,16 +35,6 @@ std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
   std::size_t fingerprint = 1;
   any_parameter(optimizer, [&](const at::Tensor& parameter) {
     mix(fingerprint, reinterpret_cast<std::uintptr_t>(parameter.unsafeGetTensorImpl()));
-    return false;
-  });
-  return fingerprint;
-}
-
-// Another number when a gradient comes, goes or is written to. 0: there are none.
-std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer) {
-  std::size_t fingerprint = 0;
-  any_parameter(optimizer, [&](const at::Tensor& parameter) {
-    mix_gradient(fingerprint, parameter);
     return false;
   });
   return fingerprint;
@@ -145,9 +136,12 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
 
   if (closure) {
     if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
+    if (core->recorder != nullptr) core->recorder->refuse("an optimizer steps with a closure");
     // The scaler, if enabled, says why it cannot be.
     last_step_ = core->scaler.step(*optimizer_, closure);
   } else if (!has_gradients(*optimizer_)) {
+    if (core->recorder != nullptr)
+      core->recorder->refuse("an optimizer has no gradients to step with");
     give_up_step();
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
   } else {
@@ -161,19 +155,26 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
     correct_gradients();
     last_step_ = core->scaler.step(*optimizer_);
   }
-  stage_ = Stage::done;
-  ++core->updates;
-  core->scaler_has_checks = true;
-  used_gradients_ = fingerprint_of_gradients(*optimizer_);
-  backwards_at_last_step_ = core->backwards;
-  if (window_) window_->stepped = window_->gathered.used = true;
+  if (core->recorder != nullptr) core->recorder->note_step(*this, *last_step_);
+  note_stepped(*last_step_);
   // In an autocast scope around several iterations, copies of the weights would be out of date now.
   at::autocast::clear_cache();
   return *last_step_;
 }
 
+void OptimizerState::note_stepped(StepResult result) {
+  const auto core = require_core(core_);
+  last_step_ = std::move(result);
+  stage_ = Stage::done;
+  ++core->updates;
+  core->scaler_has_checks = true;
+  used_gradients_ = fingerprint_of_gradients();
+  backwards_at_last_step_ = core->backwards;
+  if (window_) window_->stepped = window_->gathered.used = true;
+}
+
 bool OptimizerState::has_used_gradients() const {
-  return used_gradients_ != 0 && used_gradients_ == fingerprint_of_gradients(*optimizer_);
+  return used_gradients_ != 0 && used_gradients_ == fingerprint_of_gradients();
 }
 
 bool OptimizerState::has_scaled_gradients() const {
@@ -188,7 +189,19 @@ void OptimizerState::zero_grad(bool set_to_none) {
       window_ ? has_used_gradients() || (window_->complete && window_->micro_steps <= 1)
               : is_at_boundary();
   if (!may_clear) return;
-  clear_gradients(*optimizer_, set_to_none);
+  StepRecorder* const recorder = require_core(core_)->recorder;
+  const bool keeps_them = recorder != nullptr && recorder->keeps_gradients();
+  clear_gradients(*optimizer_, set_to_none && !keeps_them);
+  if (recorder != nullptr) {
+    recorder->note([this] {
+      note_gradients_written();
+      note_cleared();
+    });
+  }
+  note_cleared();
+}
+
+void OptimizerState::note_cleared() {
   give_up_step();
   if (window_ && window_->complete) window_->gathered.used = true;
 }
@@ -230,6 +243,12 @@ void OptimizerState::finish_gradients() {
   correct_gradients();
   if (!core->scaler.is_enabled() || stage_ != Stage::ready) return;
   core->scaler.unscale_(*optimizer_);
+  note_unscaled();
+}
+
+void OptimizerState::note_unscaled() {
+  const auto core = require_core(core_);
+  if (core->recorder != nullptr) core->recorder->note([this] { note_unscaled(); });
   stage_ = Stage::unscaled;
   core->scaler_has_checks = true;
 }
@@ -248,6 +267,9 @@ void OptimizerState::correct_gradients() {
     return false;
   });
   if (!gradients.empty()) multiply(gradients, correction);
+  if (StepRecorder* const recorder = require_core(core_)->recorder) {
+    recorder->note([window = window_, marks = corrected] { window->gathered.corrected = marks; });
+  }
 }
 
 void OptimizerState::multiply_gradients(const Correction& correction) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/scheduler_state.h"
 
@@ -57,6 +58,11 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
 
 void SchedulerState::step() {
   const auto core = require_core(core_);
+  // Nothing has been updated yet: it is due with each replay.
+  if (core->recorder != nullptr && core->recorder->is_capturing()) {
+    core->recorder->note([this] { step(); });
+    return;
+  }
   if (core->options.schedule_unit == ScheduleUnit::call) {
     schedule_->advance(1);
     return;
@@ -69,7 +75,8 @@ void SchedulerState::step() {
 }
 
 void SchedulerState::step(double metric) {
-  require_core(core_);
+  const auto core = require_core(core_);
+  if (core->recorder != nullptr) core->recorder->refuse("a schedule gets a metric of the host");
   schedule_->advance_by_metric(metric);
 }
 
