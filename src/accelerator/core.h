@@ -61,6 +61,9 @@ struct Core {
   // for windows that are half complete.
   void settle_scaler();
 
+  // Schedules that wait for the device to tell whether an update was made move on now.
+  void settle_schedules() const;
+
   // A loop over a prepared loader begins or ends.
   void note_loop(data::LoaderState& loader, bool active);
 

@@ -101,6 +101,11 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
   }
 }
 
+// The Accelerator's option allows fused steps but does not insist on them.
+std::optional<bool> only_false(bool allowed) {
+  return allowed ? std::nullopt : std::optional(false);
+}
+
 [[noreturn]] void refuse_closure_in_window(int64_t steps) {
   throw Error(ErrorDetails{
       .problem = "A closure cannot be used with gradient accumulation",
@@ -114,7 +119,10 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
 OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
                                std::shared_ptr<torch::optim::Optimizer> optimizer,
                                const PrepareOptimizerOptions& options)
-    : core_(core), optimizer_(std::move(optimizer)), loose_parameters_(options.loose_parameters) {
+    : core_(core),
+      optimizer_(std::move(optimizer)),
+      step_(*optimizer_, options.fused ? options.fused : only_false(core->options.fused)),
+      loose_parameters_(options.loose_parameters) {
   if (core->scaler.is_enabled() &&
       dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
     throw Error(ErrorDetails{.problem = "LBFGS cannot be used with loss scaling",
@@ -142,11 +150,11 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
   if (!last_step_) require_prepared_model();
   require_exchanged();
+  core->settle_schedules();
 
   if (closure) {
     if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
-    // The scaler, if enabled, says why it cannot be.
-    last_step_ = core->scaler.step(*optimizer_, closure);
+    last_step_ = step_.step(core->scaler, closure);
   } else if (!has_gradients(*optimizer_)) {
     give_up_step();
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
@@ -159,7 +167,7 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
       core->update_scaler();
     }
     correct_gradients();
-    last_step_ = core->scaler.step(*optimizer_);
+    last_step_ = step_.step(core->scaler);
   }
   stage_ = Stage::done;
   ++core->updates;
@@ -194,6 +202,7 @@ void OptimizerState::zero_grad(bool set_to_none) {
 }
 
 void OptimizerState::give_up_step() {
+  step_.discard();
   if (awaits_step()) stage_ = Stage::done;
 }
 
@@ -228,10 +237,26 @@ void OptimizerState::finish_gradients() {
   if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
   require_exchanged();
   correct_gradients();
-  if (!core->scaler.is_enabled() || stage_ != Stage::ready) return;
-  core->scaler.unscale_(*optimizer_);
-  stage_ = Stage::unscaled;
-  core->scaler_has_checks = true;
+  if (core->scaler.is_enabled() && stage_ == Stage::ready) {
+    core->scaler.unscale_(*optimizer_);
+    stage_ = Stage::unscaled;
+    core->scaler_has_checks = true;
+  }
+  step_.write_noted();
+}
+
+std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model, double max_norm) {
+  const Ownership& own = ownership();
+  const bool are_the_same =
+      own.has_no_loose_tensors && own.models.size() == 1 && own.models.front() == &model &&
+      std::none_of(own.others.begin(), own.others.end(),
+                   [](const at::Tensor& other) { return other.grad().defined(); });
+  if (!are_the_same || !is_at_boundary() || !has_gradients(*optimizer_)) return std::nullopt;
+  // Gradients that somebody has had unscaled are his to look at.
+  if (awaits_step()) return std::nullopt;
+  require_exchanged();
+  correct_gradients();
+  return step_.clip_with_step(max_norm, require_core(core_)->scaler);
 }
 
 void OptimizerState::correct_gradients() {
@@ -271,11 +296,19 @@ const OptimizerState::Ownership& OptimizerState::ownership() const {
     ownership_.tensors.insert(parameter.unsafeGetTensorImpl());
     return false;
   });
+  std::size_t found = 0;
   for (const auto& model : core->models.all()) {
-    if (contains_any(ownership_.tensors, model->parameters())) {
-      ownership_.models.push_back(model.get());
+    if (!contains_any(ownership_.tensors, model->parameters())) continue;
+    ownership_.models.push_back(model.get());
+    for (const at::Tensor& parameter : model->parameters()) {
+      if (ownership_.tensors.contains(parameter.unsafeGetTensorImpl())) {
+        ++found;
+      } else {
+        ownership_.others.push_back(parameter);
+      }
     }
   }
+  ownership_.has_no_loose_tensors = found == ownership_.tensors.size();
   return ownership_;
 }
 

@@ -94,6 +94,12 @@ class FusedStep final : public ScaledStep {
   void multiply_gradients(double factor);
   void multiply_gradients(const at::Tensor& factor);
 
+  // Whether the kernels can read the gradients there are now. Otherwise the optimizer will step by itself.
+  bool can_step();
+
+  // Does to the gradients themselves what was noted for the next step. The loss scale is off them already.
+  void write_noted();
+
   // Forgets what was noted for a step that will not come.
   void discard();
 
