@@ -14,6 +14,7 @@
 #include "accelerator/capture/recorder.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/resolve_options.h"
+#include "accelerator/scheduler_state.h"
 #include "core/heap.h"
 #include "dist/network.h"
 #include "dist/preemption.h"
@@ -126,6 +127,10 @@ void Core::note_scaler_update() {
 
 void Core::settle_scaler() {
   if (scaler.is_enabled() && scaler_has_checks) update_scaler();
+}
+
+void Core::settle_schedules() const {
+  for (const auto& scheduler : schedulers.all()) scheduler->settle();
 }
 
 void Core::note_loop(data::LoaderState& loader, bool active) {

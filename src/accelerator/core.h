@@ -65,6 +65,9 @@ struct Core {
   // What the host does when the scaler has been updated.
   void note_scaler_update();
 
+  // Schedules that wait for the device to tell whether an update was made move on now.
+  void settle_schedules() const;
+
   // A loop over a prepared loader begins or ends.
   void note_loop(data::LoaderState& loader, bool active);
 

@@ -92,6 +92,11 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
   }
 }
 
+// The Accelerator's option allows fused steps but does not insist on them.
+std::optional<bool> only_false(bool allowed) {
+  return allowed ? std::nullopt : std::optional(false);
+}
+
 [[noreturn]] void refuse_closure_in_window(int64_t steps) {
   throw Error(ErrorDetails{
       .problem = "A closure cannot be used with gradient accumulation",
@@ -105,7 +110,10 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
 OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
                                std::shared_ptr<torch::optim::Optimizer> optimizer,
                                const PrepareOptimizerOptions& options)
-    : core_(core), optimizer_(std::move(optimizer)), loose_parameters_(options.loose_parameters) {
+    : core_(core),
+      optimizer_(std::move(optimizer)),
+      step_(*optimizer_, options.fused ? options.fused : only_false(core->options.fused)),
+      loose_parameters_(options.loose_parameters) {
   if (core->scaler.is_enabled() &&
       dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
     throw Error(ErrorDetails{.problem = "LBFGS cannot be used with loss scaling",
@@ -133,12 +141,12 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
   if (!last_step_) require_prepared_model();
   require_exchanged();
+  core->settle_schedules();
 
   if (closure) {
     if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
     if (core->recorder != nullptr) core->recorder->refuse("an optimizer steps with a closure");
-    // The scaler, if enabled, says why it cannot be.
-    last_step_ = core->scaler.step(*optimizer_, closure);
+    last_step_ = step_.step(core->scaler, closure);
   } else if (!has_gradients(*optimizer_)) {
     if (core->recorder != nullptr)
       core->recorder->refuse("an optimizer has no gradients to step with");
@@ -153,7 +161,8 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
       core->update_scaler();
     }
     correct_gradients();
-    last_step_ = core->scaler.step(*optimizer_);
+    refuse_capture_of_host_step();
+    last_step_ = step_.step(core->scaler);
   }
   if (core->recorder != nullptr) core->recorder->note_step(*this, *last_step_);
   note_stepped(*last_step_);
@@ -207,6 +216,7 @@ void OptimizerState::note_cleared() {
 }
 
 void OptimizerState::give_up_step() {
+  step_.discard();
   if (awaits_step()) stage_ = Stage::done;
 }
 
@@ -241,9 +251,11 @@ void OptimizerState::finish_gradients() {
   if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
   require_exchanged();
   correct_gradients();
-  if (!core->scaler.is_enabled() || stage_ != Stage::ready) return;
-  core->scaler.unscale_(*optimizer_);
-  note_unscaled();
+  if (core->scaler.is_enabled() && stage_ == Stage::ready) {
+    core->scaler.unscale_(*optimizer_);
+    note_unscaled();
+  }
+  step_.write_noted();
 }
 
 void OptimizerState::note_unscaled() {
@@ -251,6 +263,20 @@ void OptimizerState::note_unscaled() {
   if (core->recorder != nullptr) core->recorder->note([this] { note_unscaled(); });
   stage_ = Stage::unscaled;
   core->scaler_has_checks = true;
+}
+
+std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model, double max_norm) {
+  const Ownership& own = ownership();
+  const bool are_the_same =
+      own.has_no_loose_tensors && own.models.size() == 1 && own.models.front() == &model &&
+      std::none_of(own.others.begin(), own.others.end(),
+                   [](const at::Tensor& other) { return other.grad().defined(); });
+  if (!are_the_same || !is_at_boundary() || !has_gradients(*optimizer_)) return std::nullopt;
+  // Gradients that somebody has had unscaled are his to look at.
+  if (awaits_step()) return std::nullopt;
+  require_exchanged();
+  correct_gradients();
+  return step_.clip_with_step(max_norm, require_core(core_)->scaler);
 }
 
 void OptimizerState::correct_gradients() {
@@ -293,11 +319,19 @@ const OptimizerState::Ownership& OptimizerState::ownership() const {
     ownership_.tensors.insert(parameter.unsafeGetTensorImpl());
     return false;
   });
+  std::size_t found = 0;
   for (const auto& model : core->models.all()) {
-    if (contains_any(ownership_.tensors, model->parameters())) {
-      ownership_.models.push_back(model.get());
+    if (!contains_any(ownership_.tensors, model->parameters())) continue;
+    ownership_.models.push_back(model.get());
+    for (const at::Tensor& parameter : model->parameters()) {
+      if (ownership_.tensors.contains(parameter.unsafeGetTensorImpl())) {
+        ++found;
+      } else {
+        ownership_.others.push_back(parameter);
+      }
     }
   }
+  ownership_.has_no_loose_tensors = found == ownership_.tensors.size();
   return ownership_;
 }
 

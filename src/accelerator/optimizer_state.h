@@ -10,6 +10,7 @@
 
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerator/core.h"
+#include "accelerator/optimizer_step.h"
 
 namespace accelerant::detail {
 
@@ -29,9 +30,6 @@ class OptimizerState {
   bool any_parameter(const std::function<bool(const at::Tensor&)>& f) const;
 
   // --- For steps that are captured (capture/) ---
-
-  // Why its step cannot be part of a graph; nothing if it can.
-  std::optional<std::string> why_not_captured() const;
 
   // A graph with its step is about to be replayed: options that have changed go to the device.
   void refresh_options();
@@ -64,6 +62,13 @@ class OptimizerState {
   // Makes the gradients what the optimizer will see: the window's correction and the loss scale are
   // undone. Only at a boundary; further calls do nothing.
   void finish_gradients();
+
+  // Clips with the next step, if the gradients of these models are exactly the optimizer's, and its kind of step
+  // allows it: the norm of the gradients, which stay as they are. Otherwise nothing.
+  std::optional<at::Tensor> clip_with_step(const ModelState& model, double max_norm);
+
+  // The optimizer's step counts become those of the device.
+  void sync() { step_.sync(); }
 
   // The scaler was updated.
   void begin_iteration() { stage_ = Stage::ready; }
@@ -103,13 +108,20 @@ class OptimizerState {
   int64_t samples_of_update() const;
 
   // From now on every use is an Error.
-  void forget() { core_.reset(); }
+  void forget() {
+    sync();
+    core_.reset();
+  }
 
  private:
   // Which tensors are the optimizer's, and which prepared models they belong to.
   struct Ownership {
     std::unordered_set<const c10::TensorImpl*> tensors = {};
     std::vector<const ModelState*> models = {};
+    // Parameters of those models that are not the optimizer's.
+    std::vector<at::Tensor> others = {};
+    // All of the optimizer's are parameters of those models.
+    bool has_no_loose_tensors = false;
     // What it was made from: made anew when these have changed.
     std::size_t fingerprint = 0;
     int64_t models_version = -1;
@@ -122,11 +134,14 @@ class OptimizerState {
   void require_exchanged() const;
   void correct_gradients();
   void note_unscaled();
+  // Numbers that the host computes stay what they were in a graph: step counts, learning rates, skipping.
+  void refuse_capture_of_host_step();
   // Another number when a gradient comes, goes or is written to. 0: there are none.
   std::size_t fingerprint_of_gradients() const;
 
   std::weak_ptr<Core> core_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  OptimizerStep step_;
   bool loose_parameters_;
   std::shared_ptr<Window> window_;  // the last one that concerned it; null before the first
   // What has happened to its gradients since the scaler's last update.

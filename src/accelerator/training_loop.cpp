@@ -160,6 +160,12 @@ AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& mo
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,
                                                        const NormOptions& options) {
+  if (options.norm_type == 2.0 && !options.error_if_nonfinite) {
+    const auto owners = core_->owners_of(model.state().parameters());
+    if (owners.size() == 1) {
+      if (const auto norm = owners.front()->clip_with_step(model.state(), max_norm)) return norm;
+    }
+  }
   // The list made by prepare(): asking the module would build its dictionary of names in every step.
   return clip_grad_norm_(model.state().parameters(), max_norm, options);
 }

@@ -170,7 +170,7 @@ TEST_F(CaptureOnCuda, RunsOptimizersOfTheHostEagerly) {
   Scale net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto model = accelerator.prepare_model(net);
-  auto optimizer = accelerator.prepare_optimizer(sgd);
+  auto optimizer = accelerator.prepare_optimizer(sgd, {.fused = false});
   auto step = accelerator.capture([&](const torch::Tensor& x) {
     accelerator.backward(model(x).mean());
     optimizer.step();

@@ -128,6 +128,10 @@ struct AcceleratorOptions {
   ProjectOptions project = {};
   ScheduleUnit schedule_unit = ScheduleUnit::update;
 
+  // Whether optimizers of a kind that allows it step in fused kernels: see PrepareOptimizerOptions::fused. Gradients
+  // then stay as backward() made them: clip_grad_norm_() over all of them clips inside the step.
+  bool fused = true;
+
   // With several processes: how they are connected, and how models exchange gradients.
   dist::ProcessGroupOptions process_group = {};
   dist::DataParallelOptions data_parallel = {};

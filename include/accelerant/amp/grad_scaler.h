@@ -43,6 +43,9 @@ class Optimizer;
 
 namespace accelerant {
 
+class ScaledStep;
+struct GradientScale;
+
 struct GradScalerOptions {
   // The kind of device trained on. With CUDA and no CUDA device the scaler disables itself with a
   // warning, as PyTorch does. It does not place the scale: that lives where the first loss was.
@@ -120,6 +123,10 @@ class GradScaler {
   // gradients (of float16 parameters) are refused but for an AmpOptimizer: keep parameters in float32.
   StepResult step(torch::optim::Optimizer& optimizer);
 
+  // Steps in two passes that replace the scaler's own check and unscaling, and decides on the device. Gradients
+  // of any type that the step can read. Where it cannot be done so, as step(optimizer).
+  StepResult step(ScaledStep& scaled_step);
+
   // With a closure: only for a disabled scaler, otherwise an Error.
   StepResult step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure);
 
@@ -180,6 +187,9 @@ class GradScaler {
   // The overflow flags of an optimizer since the last update(), one zero-dimensional float32 tensor
   // per device that holds gradients: 0, or 1 for overflow. For reading; empty before the check.
   std::vector<at::Tensor> found_inf(const torch::optim::Optimizer& optimizer) const;
+
+  // By what the gradients of the optimizer have still to be multiplied: undefined after unscale_() and when disabled.
+  GradientScale gradient_scale(const torch::optim::Optimizer& optimizer) const;
 
   // For processes that hold different gradients: called with an optimizer's overflow flag, a
   // zero-dimensional float32 tensor on the scale's device, to take the maximum over all of them in

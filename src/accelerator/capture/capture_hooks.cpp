@@ -3,6 +3,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include "accelerator/capture/recorder.h"
 #include "accelerator/gradient_fingerprint.h"
 
 namespace accelerant::detail {
@@ -16,13 +17,18 @@ bool OptimizerState::any_parameter(const std::function<bool(const at::Tensor&)>&
   return false;
 }
 
-std::optional<std::string> OptimizerState::why_not_captured() const {
-  return "the optimizer steps on the host";
+void OptimizerState::refuse_capture_of_host_step() {
+  StepRecorder* const recorder = require_core(core_)->recorder;
+  if (recorder == nullptr || !recorder->needs_steps_on_device() || step_.is_on_device()) return;
+  recorder->refuse(
+      "an optimizer steps on the host, since it is of another kind than fused kernels serve, or "
+      "they "
+      "are turned off");
 }
 
-void OptimizerState::refresh_options() {}
+void OptimizerState::refresh_options() { step_.refresh_options(); }
 
-void OptimizerState::end_capture(bool) {}
+void OptimizerState::end_capture(bool succeeded) { step_.end_capture(succeeded); }
 
 // Kernels of a graph write them behind autograd's back.
 void OptimizerState::note_gradients_written() {

@@ -114,10 +114,10 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
     return run_eagerly(*core, inputs, body, keeps_gradients);
   }
   const StepKey key = key_of_step(*core, inputs, windows_, keeps_gradients);
-  if (Captured* const known = find(key)) return replay(*known, inputs);
+  if (Captured* const known = find(key)) return replay(*core, *known, inputs);
   if (!may_capture(key)) return run_eagerly(*core, inputs, body, keeps_gradients, &key);
   Captured* const captured = capture(*core, key, inputs, body, keeps_gradients);
-  return captured != nullptr ? replay(*captured, inputs) : detached(body(inputs));
+  return captured != nullptr ? replay(*core, *captured, inputs) : detached(body(inputs));
 }
 
 void CaptureEngine::forget_graphs_of_other_surroundings(const Core& core) {
@@ -147,7 +147,8 @@ bool CaptureEngine::may_capture(const StepKey& key) const {
 
 StepOutputs CaptureEngine::run_eagerly(Core& core, const Tensors& inputs, const StepBody& body,
                                        bool keeps_gradients, const StepKey* key) {
-  StepRecorder recorder({.keeps_gradients = keeps_gradients});
+  StepRecorder recorder({.keeps_gradients = keeps_gradients,
+                         .needs_steps_on_device = backend_->needs_steps_on_device()});
   StepOutputs outputs;
   backend_->run_beside([&] {
     const RecorderScope scope(core, recorder);
@@ -193,10 +194,6 @@ std::string CaptureEngine::why_it_cannot_be(const Tensors& inputs) const {
         "it comes in more kinds (shapes of inputs, places in a window) than max_graphs, ",
         options_.max_graphs);
   }
-  if (!backend_->needs_steps_on_device()) return {};
-  for (OptimizerState* optimizer : optimizers_) {
-    if (auto reason = optimizer->why_not_captured()) return *reason;
-  }
   return {};
 }
 
@@ -214,6 +211,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   fill(captured.inputs, inputs);
   if (keeps_gradients) captured.gradients = kept_.tensors();
 
+  core.settle_schedules();  // which may wait for the device, and a capture may not
   const HostState before(core);
   std::string failure;
   // Casts of weights in the cache are from before, and those of the graph are of no use to others.
@@ -244,7 +242,9 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
 
 void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody& body,
                                  bool keeps_gradients) {
-  StepRecorder recorder({.capturing = true, .keeps_gradients = keeps_gradients});
+  StepRecorder recorder({.capturing = true,
+                         .keeps_gradients = keeps_gradients,
+                         .needs_steps_on_device = backend_->needs_steps_on_device()});
   const RecorderScope scope(core, recorder);
   StepOutputs outputs = detached(body(captured.inputs));
   core.update_scaler_if_due();
@@ -270,9 +270,10 @@ void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody&
   }
 }
 
-StepOutputs CaptureEngine::replay(Captured& captured, const Tensors& inputs) {
+StepOutputs CaptureEngine::replay(const Core& core, Captured& captured, const Tensors& inputs) {
   fill(captured.inputs, inputs);
   captured.actions.run_before_launch();
+  core.settle_schedules();
   for (OptimizerState* optimizer : captured.actions.optimizers()) optimizer->refresh_options();
   captured.graph->replay();
   StepOutputs outputs{.tensors = copies_of(captured.outputs.tensors),

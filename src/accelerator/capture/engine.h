@@ -54,7 +54,7 @@ class CaptureEngine {
                     const StepBody& body, bool keeps_gradients);
   std::string why_it_cannot_be(const std::vector<at::Tensor>& inputs) const;
   void run_captured(Core& core, Captured& captured, const StepBody& body, bool keeps_gradients);
-  StepOutputs replay(Captured& captured, const std::vector<at::Tensor>& inputs);
+  StepOutputs replay(const Core& core, Captured& captured, const std::vector<at::Tensor>& inputs);
   void give_up(const std::string& reason);
 
   std::weak_ptr<Core> core_;

@@ -55,12 +55,16 @@ class StepRecorder {
 
     // Gradients stay where they are: zero_grad() fills them with zeros.
     bool keeps_gradients = false;
+
+    // Optimizers must step by what lies on the device alone.
+    bool needs_steps_on_device = false;
   };
 
   explicit StepRecorder(const Options& options) : options_(options) {}
 
   bool is_capturing() const { return options_.capturing; }
   bool keeps_gradients() const { return options_.keeps_gradients; }
+  bool needs_steps_on_device() const { return options_.needs_steps_on_device; }
 
   void note(std::function<void()> action);
   void note_window(const std::shared_ptr<Window>& window);

@@ -1,0 +1,80 @@
+// The interface of steps in two passes under a GradScaler: the first reads all gradients and finds out whether
+// they are finite, the second unscales and updates in one go, or changes nothing. accelerant::FusedStep is one.
+//
+// It replaces the scaler's own check and unscaling: gradients are read once less and never written. The scaler
+// keeps what it always keeps: the order of calls, the flag that several processes share, the report of an
+// overflow.
+//
+//   auto result = scaler.step(fused_step);  // both passes; nobody waits for the device
+//   scaler.update();
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerant {
+
+// A parameter whose gradient has elements that are not finite.
+struct NonFiniteGradient {
+  std::size_t group = 0;
+  std::size_t index = 0;  // within its group
+  at::Tensor parameter = {};
+  int64_t inf_count = 0;
+  int64_t nan_count = 0;
+};
+
+// What the first pass has seen. Stays valid when the step and the gradients are gone, until the first pass of the
+// next iteration.
+class CheckedGradients {
+ public:
+  virtual ~CheckedGradients() = default;
+
+  // The parameters it was about.
+  virtual std::vector<at::Tensor> parameters() const = 0;
+
+  // Those of them with an overflow. Waits for the device.
+  virtual std::vector<NonFiniteGradient> non_finite() const = 0;
+};
+
+// By what the gradients are to be multiplied.
+struct GradientScale {
+  // Zero-dimensional float32 on any device. Undefined: they are as they should be.
+  at::Tensor inv_scale = {};
+
+  // Changes when the value behind inv_scale may have changed.
+  int64_t iteration = 0;
+};
+
+class ScaledStep {
+ public:
+  virtual ~ScaledStep() = default;
+
+  // Whose gradients these are.
+  virtual torch::optim::Optimizer& optimizer() const = 0;
+
+  // What cannot be done in two passes now (sparse gradients, say) is done by the optimizer itself.
+  virtual bool is_possible() = 0;
+
+  struct Checked {
+    at::Tensor found_inf = {};  // zero-dimensional float32, 0 or 1, that nobody writes any more
+    std::shared_ptr<const CheckedGradients> gradients = {};
+  };
+
+  // The first pass. Both are empty if there are no gradients. Must not wait for the device, nor must apply.
+  virtual Checked check(const GradientScale& scale) = 0;
+
+  // The second pass. Any value of `found_inf` but 0: changes nothing. Undefined: updates in any case.
+  virtual void apply(const GradientScale& scale, const at::Tensor& found_inf) = 0;
+
+  // The optimizer has been stepped by itself instead, or not at all.
+  virtual void not_applied() = 0;
+};
+
+}  // namespace accelerant
