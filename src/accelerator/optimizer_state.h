@@ -31,16 +31,17 @@ class OptimizerState {
 
   // --- For steps that are captured (capture/) ---
 
-  // A graph with its step is about to be replayed: options that have changed go to the device.
+  // A graph with its step is about to be captured or replayed: options that have changed go to the device.
   void refresh_options();
 
-  // A graph with its step was captured, which has changed nothing on the device. `succeeded`: it will be replayed.
-  void end_capture(bool succeeded);
+  // A graph with its step was captured, which has changed nothing on the device.
+  void end_capture();
 
   // What the host notes of a step, of zero_grad() and of a backward.
   void note_stepped(StepResult result);
   void note_cleared();
   void note_gradients_written();
+  void note_parameters_written();
 
   // What the host knows of it between two steps.
   struct Progress;

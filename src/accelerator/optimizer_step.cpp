@@ -56,15 +56,6 @@ void OptimizerStep::refresh_options() {
   if (fused_) fused_->refresh_options();
 }
 
-void OptimizerStep::end_capture(bool succeeded) {
-  if (!fused_) return;
-  fused_->discard();
-  if (succeeded) return;
-  // What it has queued for itself was not done.
-  fused_->sync();
-  fused_->reload();
-}
-
 void OptimizerStep::sync() {
   if (fused_) fused_->sync();
 }

@@ -32,11 +32,8 @@ class OptimizerStep {
   // Whether the next step needs nothing of the host, so that a graph can hold it.
   bool is_on_device();
 
-  // A graph with the step is about to be replayed: options that have changed go to the device.
+  // A graph with the step is about to be captured or replayed: options that have changed go to the device.
   void refresh_options();
-
-  // A graph with the step was captured, which has changed nothing on the device. `succeeded`: it will be replayed.
-  void end_capture(bool succeeded);
 
   // What the optimizer knows of its steps becomes what the device knows. Waits for it.
   void sync();

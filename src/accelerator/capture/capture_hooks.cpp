@@ -28,12 +28,19 @@ void OptimizerState::refuse_capture_of_host_step() {
 
 void OptimizerState::refresh_options() { step_.refresh_options(); }
 
-void OptimizerState::end_capture(bool succeeded) { step_.end_capture(succeeded); }
+void OptimizerState::end_capture() { step_.discard(); }
 
-// Kernels of a graph write them behind autograd's back.
+// Kernels of a graph write behind autograd's back.
 void OptimizerState::note_gradients_written() {
   any_parameter([](const at::Tensor& parameter) {
     if (parameter.grad().defined()) parameter.grad().unsafeGetTensorImpl()->bump_version();
+    return false;
+  });
+}
+
+void OptimizerState::note_parameters_written() {
+  any_parameter([](const at::Tensor& parameter) {
+    parameter.unsafeGetTensorImpl()->bump_version();
     return false;
   });
 }

@@ -107,6 +107,7 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
     return detached(body(inputs));
   }
   core->checkpoints.finish_resume_if_all_are_there();
+  core->update_scaler_if_due();  // as the step's backward would
   forget_graphs_of_other_surroundings(*core);
   const bool keeps_gradients = core->window_rules().steps > 1 || has_any_gradient(*core);
   if (keeps_gradients) kept_.attach();
@@ -212,6 +213,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   if (keeps_gradients) captured.gradients = kept_.tensors();
 
   core.settle_schedules();  // which may wait for the device, and a capture may not
+  for (OptimizerState* optimizer : optimizers_) optimizer->refresh_options();
   const HostState before(core);
   std::string failure;
   // Casts of weights in the cache are from before, and those of the graph are of no use to others.
@@ -222,6 +224,8 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
     });
   } catch (const std::exception& error) {
     failure = error.what();
+  } catch (...) {
+    failure = "it throws what is no std::exception";
   }
   at::autocast::clear_cache();
   if (keeps_gradients) {
@@ -231,7 +235,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   }
   before.restore(core);
   core.scaler.discard_checks();
-  for (OptimizerState* optimizer : optimizers_) optimizer->end_capture(failure.empty());
+  for (OptimizerState* optimizer : optimizers_) optimizer->end_capture();
   if (failure.empty()) {
     ++captures_;
     return &captured;

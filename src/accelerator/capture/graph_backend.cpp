@@ -24,8 +24,12 @@ void wait_for(const c10::Stream& waiting, const c10::Stream& other) {
 
 // What the graphs and the backend share: graphs may be gone before it, or after.
 struct Streams {
+  // torch hands the streams of a pool out in turn, so that others have them too. What they queue must not get into a
+  // capture; hardly anybody asks for the pool of high priority.
   explicit Streams(c10::Device on)
-      : device(on), guard(on.type()), side(guard.getStreamFromGlobalPool(on)) {}
+      : device(on),
+        guard(on.type()),
+        side(guard.getStreamFromGlobalPool(on, /*isHighPriority=*/true)) {}
 
   c10::Stream current() const { return guard.getStream(device); }
 

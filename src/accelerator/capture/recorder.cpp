@@ -39,6 +39,7 @@ void StepRecorder::note_step(OptimizerState& optimizer, const StepResult& result
   const std::size_t index = actions_.flags_.size();
   actions_.flags_.push_back(result.device_flag());
   actions_.after_.push_back([&optimizer, index](const HostActions::Flags& flags) {
+    optimizer.note_parameters_written();
     optimizer.note_stepped(flags[index].defined() ? StepResult::undecided(flags[index])
                                                   : StepResult::decided(/*skipped=*/false));
   });
