@@ -118,9 +118,9 @@ class FusedStep final : public ScaledStep {
 
   // For GradScaler.
   bool is_possible() override;
+  StepResult step_otherwise(GradScaler& scaler) override;
   Checked check(const GradientScale& scale) override;
   void apply(const GradientScale& scale, const at::Tensor& found_inf) override;
-  void not_applied() override;
 
   std::unique_ptr<Impl> impl_;
 };
