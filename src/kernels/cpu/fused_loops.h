@@ -30,9 +30,7 @@ struct FusedLoops {
 };
 
 extern const FusedLoops fused_loops_default;
-#if defined(ACCELERANT_X86_LOOPS)
-extern const FusedLoops fused_loops_avx2;
+extern const FusedLoops fused_loops_avx2;  // these two only on x86
 extern const FusedLoops fused_loops_avx512;
-#endif
 
 }  // namespace accelerant::kernels::cpu
