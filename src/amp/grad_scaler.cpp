@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "accelerant/amp/amp_optimizer.h"
+#include "accelerant/amp/scaled_step.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "amp/grad_scaler_rules.h"
@@ -55,8 +56,10 @@ struct GradScaler::Impl {
 
   detail::DeviceScaleState& require_state(const char* caller);
   OptimizerState& state_of(const Optimizer& optimizer);
+  OptimizerState& state_before_step(const Optimizer& optimizer);
   void refuse_shared_parameters(const Optimizer& optimizer) const;
   void check(Optimizer& optimizer, OptimizerState& optimizer_state, Writing writing);
+  void check_changed(Optimizer& optimizer, OptimizerState& optimizer_state);
   void reduce(OptimizerState& optimizer_state) const;
   StepResult step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
                             OptimizerState& optimizer_state);
@@ -72,6 +75,7 @@ struct GradScaler::Impl {
   std::unordered_map<c10::TensorImpl*,
                      std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, std::string>>
       names;
+  int64_t iteration = 0;  // counts up when the scale may have changed
   std::size_t names_before_pruning =
       1024;  // names of parameters that are gone go when there are more
   std::function<void(at::Tensor&)> reduction;
@@ -91,6 +95,13 @@ OptimizerState& GradScaler::Impl::state_of(const Optimizer& optimizer) {
   return optimizer_states.emplace_back(OptimizerState{.optimizer = &optimizer});
 }
 
+OptimizerState& GradScaler::Impl::state_before_step(const Optimizer& optimizer) {
+  OptimizerState& optimizer_state = state_of(optimizer);
+  if (optimizer_state.stage != Stage::stepped) return optimizer_state;
+  throw Error("step() has already been called since the last update().",
+              "call update() once per iteration, after all optimizers have stepped");
+}
+
 void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) const {
   if (optimizer_states.size() < 2) return;
   std::unordered_set<const c10::TensorImpl*> parameters;
@@ -101,8 +112,8 @@ void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) cons
   }
   for (const OptimizerState& other : optimizer_states) {
     if (other.optimizer == &optimizer) continue;
-    const detail::CheckedParameter* const shared = other.checks.find_any(parameters);
-    if (shared == nullptr) continue;
+    const auto shared = other.checks.find_any(parameters);
+    if (!shared) continue;
     throw Error(
         ErrorDetails{.problem = "a gradient would be unscaled twice",
                      .expected = "every parameter in one optimizer between two updates",
@@ -118,6 +129,13 @@ void GradScaler::Impl::check(Optimizer& optimizer, OptimizerState& optimizer_sta
   optimizer_state.checks.run(
       optimizer, state->inverse_scale(), writing,
       writes ? detail::Float16Gradients::refused : detail::Float16Gradients::allowed);
+  reduce(optimizer_state);
+}
+
+// Gradients written after unscale_ (clipped, say) may be inf or nan now; they must not get through.
+void GradScaler::Impl::check_changed(Optimizer& optimizer, OptimizerState& optimizer_state) {
+  optimizer_state.require_flags();
+  optimizer_state.checks.run_on_changed(optimizer, state->one());
   reduce(optimizer_state);
 }
 
@@ -149,6 +167,7 @@ StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& 
 }
 
 void GradScaler::Impl::end_iteration() {
+  ++iteration;
   ended_checks.clear();
   for (OptimizerState& ended : optimizer_states) ended_checks.push_back(std::move(ended.checks));
   optimizer_states.clear();
@@ -204,18 +223,8 @@ void GradScaler::unscale_(Optimizer& optimizer) {
 StepResult GradScaler::step(Optimizer& optimizer) {
   if (!is_enabled()) return StepResult::decided(/*skipped=*/false, optimizer.step());
   const detail::DeviceScaleState& state = impl_->require_state("step");
-  OptimizerState& optimizer_state = impl_->state_of(optimizer);
-  if (optimizer_state.stage == Stage::stepped) {
-    throw Error("step() has already been called since the last update().",
-                "call update() once per iteration, after all optimizers have stepped");
-  }
-  if (optimizer_state.stage == Stage::unscaled) {
-    optimizer_state.require_flags();
-    // Gradients written after unscale_ (clipped, say) may be inf or nan now; they must not get
-    // through.
-    optimizer_state.checks.run_on_changed(optimizer, state.one());
-    impl_->reduce(optimizer_state);
-  }
+  OptimizerState& optimizer_state = impl_->state_before_step(optimizer);
+  if (optimizer_state.stage == Stage::unscaled) impl_->check_changed(optimizer, optimizer_state);
   if (auto* amp_optimizer = dynamic_cast<AmpOptimizer*>(&optimizer)) {
     StepResult result = impl_->step_on_device(optimizer, *amp_optimizer, optimizer_state);
     optimizer_state.stage = Stage::stepped;
@@ -229,6 +238,42 @@ StepResult GradScaler::step(Optimizer& optimizer) {
   if (!found) loss = optimizer.step();
   optimizer_state.stage = Stage::stepped;
   return StepResult::decided(found, std::move(loss));
+}
+
+StepResult GradScaler::step(ScaledStep& scaled_step) {
+  Optimizer& optimizer = scaled_step.optimizer();
+  if (is_enabled()) {
+    impl_->require_state("step");
+    impl_->state_before_step(optimizer);
+  }
+  if (!scaled_step.is_possible()) return scaled_step.step_otherwise(*this);
+  if (!is_enabled()) {
+    scaled_step.apply({}, {});
+    return StepResult::decided(/*skipped=*/false);
+  }
+  OptimizerState& optimizer_state = impl_->state_of(optimizer);
+  const GradientScale scale = gradient_scale(optimizer);
+  if (optimizer_state.stage == Stage::unscaled) {
+    impl_->check_changed(optimizer, optimizer_state);
+  } else {
+    impl_->refuse_shared_parameters(optimizer);
+    optimizer_state.checks.adopt(scaled_step.check(scale));
+    impl_->reduce(optimizer_state);
+  }
+  optimizer_state.require_flags();
+  const at::Tensor found_inf = detail::any_found(optimizer_state.flags(), impl_->state->device());
+  scaled_step.apply(scale, found_inf);
+  optimizer_state.stage = Stage::stepped;
+  return StepResult::undecided(found_inf);
+}
+
+GradientScale GradScaler::gradient_scale(const Optimizer& optimizer) const {
+  if (!is_enabled()) return {};
+  const detail::DeviceScaleState& state = impl_->require_state("unscale_");
+  for (const OptimizerState& known : impl_->optimizer_states) {
+    if (known.optimizer == &optimizer && known.stage == Stage::unscaled) return {};
+  }
+  return {.inv_scale = state.inverse_scale(), .iteration = impl_->iteration};
 }
 
 StepResult GradScaler::step(Optimizer& optimizer, const std::function<at::Tensor()>& closure) {
@@ -315,6 +360,7 @@ void GradScaler::load_state_dict(const nlohmann::json& saved) {
   impl_->options = options;
   impl_->initial = state;
   if (impl_->state) impl_->state->write(state);
+  ++impl_->iteration;
 }
 
 GradScalerStatus GradScaler::status() const {

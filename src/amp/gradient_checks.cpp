@@ -36,6 +36,14 @@ bool same_tensor(const WeakTensor& left, const WeakTensor& right) {
   return left._unsafe_get_target() == right._unsafe_get_target();
 }
 
+CheckedParameter checked(const CheckedGradient& gradient) {
+  const WeakTensor parameter(gradient.parameter.getIntrusivePtr());
+  return {.parameter = parameter,
+          .gradient = parameter,
+          .group = gradient.group,
+          .index = gradient.index};
+}
+
 bool same_gradient(const CheckedParameter& left, const CheckedParameter& right) {
   return same_tensor(left.parameter, right.parameter) && same_tensor(left.gradient, right.gradient);
 }
@@ -144,21 +152,28 @@ void GradientChecks::run_on_changed(torch::optim::Optimizer& optimizer, const at
   }
 }
 
+void GradientChecks::adopt(ScaledStep::Checked checked) { adopted_ = std::move(checked); }
+
 std::vector<at::Tensor> GradientChecks::flags() const {
   std::vector<at::Tensor> flags;
-  flags.reserve(devices_.size());
+  flags.reserve(devices_.size() + 1);
+  if (adopted_.gradients) flags.push_back(adopted_.found_inf);
   for (const DeviceCheck& check : devices_) flags.push_back(check.found_inf);
   return flags;
 }
 
-const CheckedParameter* GradientChecks::find_any(
+std::optional<CheckedParameter> GradientChecks::find_any(
     const std::unordered_set<const c10::TensorImpl*>& parameters) const {
   for (const DeviceCheck& check : devices_) {
     for (const CheckedParameter& checked : check.parameters) {
-      if (parameters.contains(checked.parameter._unsafe_get_target())) return &checked;
+      if (parameters.contains(checked.parameter._unsafe_get_target())) return checked;
     }
   }
-  return nullptr;
+  if (!adopted_.gradients) return std::nullopt;
+  for (const CheckedGradient& gradient : adopted_.gradients->parameters()) {
+    if (parameters.contains(gradient.parameter.unsafeGetTensorImpl())) return checked(gradient);
+  }
+  return std::nullopt;
 }
 
 std::vector<NonFiniteParameter> GradientChecks::non_finite(const DeviceCheck& check, int round) {
@@ -180,6 +195,11 @@ std::vector<NonFiniteParameter> GradientChecks::non_finite_parameters() const {
     std::vector<NonFiniteParameter> more = non_finite(check, round);
     std::move(more.begin(), more.end(), std::back_inserter(found));
   };
+  if (adopted_.gradients) {
+    for (const CheckedGradient& gradient : adopted_.gradients->non_finite()) {
+      found.push_back({checked(gradient), gradient.inf_count, gradient.nan_count});
+    }
+  }
   for (const DeviceCheck& check : devices_) add(check, /*round=*/0);
   // A nan that was there at first makes every clipped gradient nan: later rounds accuse the innocent.
   if (!found.empty()) return found;

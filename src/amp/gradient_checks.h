@@ -4,9 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
+#include "accelerant/amp/scaled_step.h"
 #include "amp/unscale.h"
 
 namespace torch::optim {
@@ -44,14 +46,17 @@ class GradientChecks {
   // Checks gradients again that were written or replaced since; `one` is a float32 1.
   void run_on_changed(torch::optim::Optimizer& optimizer, const at::Tensor& one);
 
+  // Takes the check of a step in two passes for its own. Does nothing if that found no gradients.
+  void adopt(ScaledStep::Checked checked);
+
   // No gradient was there to be checked.
-  bool empty() const { return devices_.empty(); }
+  bool empty() const { return devices_.empty() && !adopted_.gradients; }
 
   // The overflow flags, one for each device that holds gradients: zero-dimensional float32, 0 or 1.
   std::vector<at::Tensor> flags() const;
 
-  // One of the checked parameters that is also in `parameters`, or null.
-  const CheckedParameter* find_any(
+  // One of the checked parameters that is also in `parameters`.
+  std::optional<CheckedParameter> find_any(
       const std::unordered_set<const c10::TensorImpl*>& parameters) const;
 
   // The parameters that caused an overflow. Waits for the device.
@@ -78,6 +83,7 @@ class GradientChecks {
 
   std::vector<DeviceCheck> devices_;   // the first check, one for each device
   std::vector<DeviceCheck> replaced_;  // of gradients that were replaced since; flags are shared
+  ScaledStep::Checked adopted_;
 };
 
 // The tensor on `device`. Waits only when that is the CPU: the value is about to be read there.

@@ -9,7 +9,7 @@
 
 namespace accelerant::kernels {
 
-enum class ScalarKind { float16, bfloat16, float32, float64 };
+enum class ScalarKind : std::uint8_t { float16, bfloat16, float32, float64 };
 
 // Whether gradients are replaced by their unscaled values, or only checked for what these would be.
 enum class Writing { unscaled_values, nothing };

@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <ranges>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "optim/optimizer_loading.h"
 #include "optim/saved_optimizer.h"
+#include "optim/state_watch.h"
 
 namespace accelerant::optim {
 namespace {
@@ -61,6 +63,7 @@ class Loading {
       assign(kind_.fields(groups[g].options()), kind_.fields(*options_[g]));
       for (const at::Tensor& parameter : groups[g].params()) set_state(parameter);
     }
+    detail::announce_written(optimizer_);
   }
 
  private:
@@ -143,7 +146,7 @@ class Loading {
     for (std::size_t i = 0; i < fields.size(); ++i) {
       const Field& field = fields[i];
       if (field.as<at::Tensor>() != nullptr) {
-        auto* const old = existing.empty() ? nullptr : existing[i].as<at::Tensor>();
+        auto* const old = i < existing.size() ? existing[i].as<at::Tensor>() : nullptr;
         prepare_tensor(field, old, name, *entry, place);
       } else if (field.as<TensorList>() != nullptr || field.as<ScratchList>() != nullptr) {
         prepare_list(field, name, *entry, place);
@@ -270,6 +273,15 @@ class Loading {
     return found == optimizer_.state().end() ? nullptr : found->second.get();
   }
 
+  // Whether `state` has a field for all that `fresh` has: one of torch's own has none for a master copy.
+  bool has_room_for(OptimizerParamState& state, OptimizerParamState& fresh) const {
+    const auto fields = kind_.fields(fresh);
+    const std::size_t room = kind_.fields(state).size();
+    return std::ranges::all_of(fields | std::views::drop(room), [](const Field& field) {
+      return field.as<at::Tensor>() != nullptr && !field.as<at::Tensor>()->defined();
+    });
+  }
+
   // The state object stays where there is one, as others may refer to it.
   void set_state(const at::Tensor& parameter) {
     const auto fresh = states_.find(parameter.unsafeGetTensorImpl());
@@ -277,7 +289,8 @@ class Loading {
       optimizer_.state().erase(parameter.unsafeGetTensorImpl());
     } else if (fresh->second == nullptr) {
       return;  // done: the optimizer holds the parameter twice
-    } else if (auto* const state = existing_state(parameter)) {
+    } else if (auto* const state = existing_state(parameter);
+               state != nullptr && has_room_for(*state, *fresh->second)) {
       assign(kind_.fields(*state), kind_.fields(*fresh->second));
       fresh->second.reset();
     } else {

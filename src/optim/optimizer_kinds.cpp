@@ -7,6 +7,9 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "accelerant/optim/lion.h"
+#include "optim/master_weight.h"
+
 namespace accelerant::optim::detail {
 namespace {
 
@@ -80,6 +83,15 @@ std::vector<Field> typed_fields(torch::optim::RMSpropParamState& state) {
           tensor("grad_avg", state.grad_avg(), "centered")};
 }
 
+std::vector<Field> typed_fields(LionOptions& options) {
+  return {value("lr", options.lr()), value("betas", options.betas()),
+          value("weight_decay", options.weight_decay())};
+}
+
+std::vector<Field> typed_fields(LionParamState& state) {
+  return {tensor("exp_avg", state.exp_avg(), kAlways)};
+}
+
 std::vector<Field> typed_fields(torch::optim::LBFGSOptions& options) {
   return {value("lr", options.lr()),
           value("max_iter", options.max_iter()),
@@ -123,11 +135,20 @@ class TypedKind final : public OptimizerKind {
 
   std::vector<Field> fields(OptimizerParamState& state) const override {
     auto* const typed = dynamic_cast<State*>(&state);
-    return typed == nullptr ? std::vector<Field>() : typed_fields(*typed);
+    if (typed == nullptr) return {};
+    std::vector<Field> fields = typed_fields(*typed);
+    if (auto* const master = dynamic_cast<MasterWeight*>(&state)) {
+      fields.push_back(tensor(kMasterName, master->master_param, /*needed_if=*/{}));
+    }
+    return fields;
   }
 
   std::unique_ptr<OptimizerParamState> make_state() const override {
-    return std::make_unique<State>();
+    if constexpr (std::is_same_v<Kind, torch::optim::LBFGS>) {
+      return std::make_unique<State>();
+    } else {
+      return std::make_unique<WithMaster<State>>();
+    }
   }
 
  private:
@@ -143,9 +164,10 @@ const std::vector<const OptimizerKind*>& optimizer_kinds() {
   static const TypedKind<AdamW, AdamWOptions, AdamWParamState> adamw("AdamW");
   static const TypedKind<Adagrad, AdagradOptions, AdagradParamState> adagrad("Adagrad");
   static const TypedKind<RMSprop, RMSpropOptions, RMSpropParamState> rmsprop("RMSprop");
+  static const TypedKind<Lion, LionOptions, LionParamState> lion("Lion");
   static const TypedKind<LBFGS, LBFGSOptions, LBFGSParamState> lbfgs("LBFGS");
-  static const std::vector<const OptimizerKind*> kinds = {&sgd,     &adam,    &adamw,
-                                                          &adagrad, &rmsprop, &lbfgs};
+  static const std::vector<const OptimizerKind*> kinds = {&sgd,     &adam, &adamw, &adagrad,
+                                                          &rmsprop, &lion, &lbfgs};
   return kinds;
 }
 

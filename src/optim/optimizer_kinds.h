@@ -1,4 +1,4 @@
-// The optimizers of torch::optim: the options of each and what it remembers of a parameter, by the names that
+// The optimizers of torch::optim and our own: the options of each and what it remembers of a parameter, by the names that
 // Python's torch.optim has for them. This is the only place that knows the fields.
 #pragma once
 
@@ -70,10 +70,11 @@ class OptimizerKind {
   virtual std::vector<Field> fields(torch::optim::OptimizerOptions& options) const = 0;
   virtual std::vector<Field> fields(torch::optim::OptimizerParamState& state) const = 0;
 
+  // With room for a master copy (the last field) where the optimizer may have one.
   virtual std::unique_ptr<torch::optim::OptimizerParamState> make_state() const = 0;
 };
 
-// SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS.
+// SGD, Adam, AdamW, Adagrad, RMSprop, Lion and LBFGS.
 const std::vector<const OptimizerKind*>& optimizer_kinds();
 
 // Null if it is none of them.

@@ -4,6 +4,7 @@
 
 #include "accelerant/core/error.h"
 #include "optim/saved_optimizer.h"
+#include "optim/state_watch.h"
 
 namespace accelerant::optim {
 namespace {
@@ -41,6 +42,7 @@ json save_entry(const std::vector<Field>& fields, const std::string& parameter,
 
 NamedState optimizer_state_dict(torch::optim::Optimizer& optimizer, const ParameterNames& names) {
   const auto& kind = detail::require_kind(optimizer);
+  detail::announce_reading(optimizer);
   const auto names_by_group = detail::names_in_groups(optimizer, names);
   NamedState saved;
   json groups = json::array();

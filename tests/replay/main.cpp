@@ -18,6 +18,7 @@ const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"accumulate", replay::replay_accumulate},
     {"autocast", replay::replay_autocast},
     {"collectives", replay::replay_collectives},
+    {"fused", replay::replay_fused},
     {"models", replay::replay_models},
     {"optimizer_state", replay::replay_optimizer_state},
     {"processes", replay::replay_processes},

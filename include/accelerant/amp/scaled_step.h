@@ -15,14 +15,18 @@
 #include <memory>
 #include <vector>
 
+#include "accelerant/amp/step_result.h"
+
 namespace torch::optim {
 class Optimizer;
 }
 
 namespace accelerant {
 
-// A parameter whose gradient has elements that are not finite.
-struct NonFiniteGradient {
+class GradScaler;
+
+// A parameter and how many elements of its gradient are not finite.
+struct CheckedGradient {
   std::size_t group = 0;
   std::size_t index = 0;  // within its group
   at::Tensor parameter = {};
@@ -36,11 +40,11 @@ class CheckedGradients {
  public:
   virtual ~CheckedGradients() = default;
 
-  // The parameters it was about.
-  virtual std::vector<at::Tensor> parameters() const = 0;
+  // The parameters it was about, without counts. Those that are gone are left out.
+  virtual std::vector<CheckedGradient> parameters() const = 0;
 
   // Those of them with an overflow. Waits for the device.
-  virtual std::vector<NonFiniteGradient> non_finite() const = 0;
+  virtual std::vector<CheckedGradient> non_finite() const = 0;
 };
 
 // By what the gradients are to be multiplied.
@@ -59,8 +63,12 @@ class ScaledStep {
   // Whose gradients these are.
   virtual torch::optim::Optimizer& optimizer() const = 0;
 
-  // What cannot be done in two passes now (sparse gradients, say) is done by the optimizer itself.
+  // Looks at the gradients, which do not change until check or apply. False: they cannot be read in two passes
+  // (they are sparse, say), and step_otherwise is called instead.
   virtual bool is_possible() = 0;
+
+  // Calls scaler.step(optimizer()), after what has to come before.
+  virtual StepResult step_otherwise(GradScaler& scaler) = 0;
 
   struct Checked {
     at::Tensor found_inf = {};  // zero-dimensional float32, 0 or 1, that nobody writes any more
@@ -72,9 +80,6 @@ class ScaledStep {
 
   // The second pass. Any value of `found_inf` but 0: changes nothing. Undefined: updates in any case.
   virtual void apply(const GradientScale& scale, const at::Tensor& found_inf) = 0;
-
-  // The optimizer has been stepped by itself instead, or not at all.
-  virtual void not_applied() = 0;
 };
 
 }  // namespace accelerant

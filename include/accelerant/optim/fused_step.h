@@ -61,8 +61,8 @@ class FusedStep final : public ScaledStep {
   // another), with all parameters on one CPU or CUDA device, can.
   static std::optional<std::string> why_not(const torch::optim::Optimizer& optimizer);
 
-  // Throws Error if why_not() has a reason. The optimizer must outlive this object, which on its end brings the
-  // step counts in the optimizer's state up to date.
+  // Throws Error if why_not() has a reason. The optimizer must outlive every use of this object. Its end leaves the
+  // optimizer alone: call sync() first if the optimizer is to go on by itself.
   explicit FusedStep(torch::optim::Optimizer& optimizer, const FusedStepOptions& options = {});
   ~FusedStep() override;
   FusedStep(const FusedStep&) = delete;
@@ -118,9 +118,9 @@ class FusedStep final : public ScaledStep {
 
   // For GradScaler.
   bool is_possible() override;
+  StepResult step_otherwise(GradScaler& scaler) override;
   Checked check(const GradientScale& scale) override;
   void apply(const GradientScale& scale, const at::Tensor& found_inf) override;
-  void not_applied() override;
 
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,2 @@
+#define ACCELERANT_FUSED_LOOPS fused_loops_avx2
+#include "kernels/cpu/fused_loops_for.h"

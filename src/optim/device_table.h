@@ -1,0 +1,54 @@
+// A list that kernels read: in host memory for the CPU, with a copy on the device for others.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "compat/cuda_stream.h"
+
+namespace accelerant::optim::detail {
+
+// Filled on the host, then uploaded to the current stream without waiting for it.
+template <class T>
+class DeviceTable {
+ public:
+  std::vector<T> host;
+
+  void upload(c10::Device device) {
+    if (device.is_cpu()) {
+      copy_.reset();
+      return;
+    }
+    const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
+    // A graph brings its own table to its own place at every replay: later steps must not use that place.
+    const bool capturing = compat::is_capturing();
+    if (capturing || of_graph_ || !copy_.defined() || copy_.device() != device ||
+        copy_.numel() < bytes) {
+      copy_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+    }
+    of_graph_ = capturing;
+    if (bytes == 0) return;
+    // The allocator of pinned memory hands a block out again only when the stream has read it.
+    at::Tensor staging =
+        at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+    std::memcpy(staging.mutable_data_ptr(), host.data(), static_cast<std::size_t>(bytes));
+    copy_.narrow(0, 0, bytes).copy_(staging, /*non_blocking=*/true);
+    if (capturing) kept_for_graphs_.emplace_back(copy_, std::move(staging));
+  }
+
+  // For kernels. Only until the next upload.
+  const T* data() const {
+    return copy_.defined() ? static_cast<const T*>(copy_.const_data_ptr()) : host.data();
+  }
+
+ private:
+  at::Tensor copy_;
+  bool of_graph_ = false;
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_for_graphs_;
+};
+
+}  // namespace accelerant::optim::detail

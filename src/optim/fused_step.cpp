@@ -1,0 +1,345 @@
+#include "accelerant/optim/fused_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/util/StringUtil.h>
+#include <c10/util/Type.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+
+#include "accelerant/amp/grad_scaler.h"
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "accelerant/optim/clip_grad.h"
+#include "amp/gradient_checks.h"
+#include "amp/unscale.h"
+#include "optim/state_watch.h"
+#include "optim/step_plan.h"
+
+namespace accelerant {
+namespace {
+
+using optim::detail::StepPlan;
+
+const float* pointer_to(const at::Tensor& value) {
+  return value.defined() ? value.const_data_ptr<float>() : nullptr;
+}
+
+}  // namespace
+
+class FusedStep::Impl final : public optim::detail::StateWatcher {
+ public:
+  Impl(torch::optim::Optimizer& optimizer, const FusedStepOptions& options)
+      : StateWatcher(optimizer),
+        optimizer_(optimizer),
+        options_(options),
+        plan_(optimizer, options) {}
+
+  torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  StepPlan& plan() { return plan_; }
+
+  void before_state_is_read() override { plan_.sync(); }
+  void after_state_was_written() override { plan_.reload(); }
+
+  bool is_possible();
+  void check(const GradientScale& scale);
+  void apply(const GradientScale& scale, const at::Tensor& found_inf);
+  at::Tensor found_inf() const { return outcome_.select(0, 0); }
+  at::Tensor norm() const { return outcome_.select(0, 1); }
+
+  void note_factor(double factor);
+  void note_factor(const at::Tensor& factor);
+  void note_limit(double max_norm);
+  bool has_notes() const;
+  void discard();
+
+  // Does to the gradients what was noted, for a step that is not ours. They are unscaled already. Returns their
+  // norm before they are clipped, if they are.
+  at::Tensor write_notes();
+
+ private:
+  bool is_checked(const GradientScale& scale) const;
+  kernels::StepFactors factors(const GradientScale& scale);
+#if defined(ACCELERANT_WITH_CUDA)
+  void* scratch();
+#endif
+
+  torch::optim::Optimizer& optimizer_;
+  const FusedStepOptions options_;
+  StepPlan plan_;
+  bool told_reason_ = false;
+
+  // Noted for the next step.
+  std::optional<double> max_norm_;
+  double constant_ = 1.0;
+  at::Tensor factor_;
+  int64_t notes_ = 0;  // counts up with each change of the factors
+
+  // The first pass: its kernels::StepOutcome, and of what it is.
+  at::Tensor outcome_;
+  struct Of {
+    int64_t gradients = -1;
+    int64_t notes = -1;
+    int64_t iteration = -1;
+    bool scaled = false;
+    bool operator==(const Of&) const = default;
+  };
+  Of outcome_of_;
+  Of now(const GradientScale& scale) const {
+    const bool scaled = scale.inv_scale.defined();
+    return {plan_.gradients_version(), notes_, scaled ? scale.iteration : 0, scaled};
+  }
+
+  at::Tensor scratch_;    // of the CUDA kernels
+  at::Tensor inv_scale_;  // the scaler's, or a copy of it on the device of the gradients
+};
+
+bool FusedStep::Impl::is_possible() {
+  if (plan_.prepare() != StepPlan::Readiness::impossible) return true;
+  if (!told_reason_) {
+    log(LogLevel::warning,
+        c10::str("FusedStep: the optimizer steps by itself because of ", plan_.reason()));
+    told_reason_ = true;
+  }
+  return false;
+}
+
+#if defined(ACCELERANT_WITH_CUDA)
+void* FusedStep::Impl::scratch() {
+  if (!scratch_.defined() || scratch_.device() != plan_.device()) {
+    scratch_ = at::zeros({kernels::cuda::kStepScratchBytes},
+                         at::TensorOptions().dtype(at::kByte).device(plan_.device()));
+  }
+  return scratch_.mutable_data_ptr();
+}
+#endif
+
+kernels::StepFactors FusedStep::Impl::factors(const GradientScale& scale) {
+  inv_scale_.reset();
+  if (scale.inv_scale.defined()) inv_scale_ = detail::copy_to(scale.inv_scale, plan_.device());
+  if (factor_.defined()) factor_ = detail::copy_to(factor_, plan_.device());
+  return {.inv_scale = pointer_to(inv_scale_),
+          .factor = pointer_to(factor_),
+          .constant = options_.maximize ? -constant_ : constant_};
+}
+
+bool FusedStep::Impl::is_checked(const GradientScale& scale) const {
+  return outcome_.defined() && outcome_of_ == now(scale);
+}
+
+void FusedStep::Impl::check(const GradientScale& scale) {
+  if (is_checked(scale)) return;
+  // A new one each time: results and norms that the program holds must not change.
+  outcome_ = at::empty({2}, at::TensorOptions().dtype(at::kFloat).device(plan_.device()));
+  auto* const outcome = reinterpret_cast<kernels::StepOutcome*>(outcome_.mutable_data_ptr<float>());
+  if (plan_.device().is_cpu()) {
+    kernels::cpu::check_gradients(plan_.tables(), plan_.costs(), factors(scale), outcome);
+  } else {
+#if defined(ACCELERANT_WITH_CUDA)
+    const c10::OptionalDeviceGuard guard(plan_.device());
+    kernels::cuda::check_gradients(plan_.tables(), plan_.blocks(), factors(scale), outcome,
+                                   scratch(), compat::current_cuda_stream(plan_.device()));
+#endif
+  }
+  outcome_of_ = now(scale);
+}
+
+void FusedStep::Impl::apply(const GradientScale& scale, const at::Tensor& found_inf) {
+  if (max_norm_) check(scale);
+  const at::Tensor flag =
+      found_inf.defined() ? detail::copy_to(found_inf, plan_.device()) : at::Tensor();
+  kernels::StepLimit limit{};
+  if (max_norm_) {
+    limit = {.norm = outcome_.const_data_ptr<float>() + 1,
+             .max_norm = static_cast<float>(*max_norm_)};
+  }
+  if (plan_.device().is_cpu()) {
+    kernels::cpu::apply_step(plan_.tables(), plan_.costs(), plan_.tensors(), factors(scale), limit,
+                             pointer_to(flag));
+  } else {
+#if defined(ACCELERANT_WITH_CUDA)
+    const c10::OptionalDeviceGuard guard(plan_.device());
+    kernels::cuda::apply_step(plan_.tables(), plan_.segments(), factors(scale), limit,
+                              pointer_to(flag), scratch(),
+                              compat::current_cuda_stream(plan_.device()));
+#endif
+  }
+  plan_.applied();
+  discard();
+}
+
+void FusedStep::Impl::note_factor(double factor) {
+  constant_ *= factor;
+  ++notes_;
+}
+
+void FusedStep::Impl::note_factor(const at::Tensor& factor) {
+  if (factor.numel() != 1 || factor.scalar_type() != at::kFloat) {
+    throw Error(ErrorDetails{.problem = "gradients cannot be multiplied by this tensor",
+                             .expected = "one element of type Float",
+                             .got = c10::str(factor.numel(), " of type ", factor.dtype().name())});
+  }
+  const at::NoGradGuard no_grad;
+  factor_ = factor_.defined() ? factor_.mul(factor.to(factor_.device())) : factor;
+  ++notes_;
+}
+
+void FusedStep::Impl::note_limit(double max_norm) {
+  if (!(max_norm >= 0.0)) {
+    throw Error(ErrorDetails{.problem = "max_norm cannot be used to clip",
+                             .expected = "0 or more",
+                             .got = c10::str(max_norm),
+                             .hint = "a negative limit would turn gradients around"});
+  }
+  max_norm_ = max_norm_ ? std::min(*max_norm_, max_norm) : max_norm;
+}
+
+void FusedStep::Impl::discard() {
+  max_norm_.reset();
+  constant_ = 1.0;
+  factor_.reset();
+  outcome_.reset();
+}
+
+bool FusedStep::Impl::has_notes() const {
+  return max_norm_ || constant_ != 1.0 || factor_.defined() || options_.maximize;
+}
+
+at::Tensor FusedStep::Impl::write_notes() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer_.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  const double constant = options_.maximize ? -constant_ : constant_;
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    if (constant != 1.0) gradient.mul_(constant);
+    if (factor_.defined()) gradient.mul_(factor_.to(gradient.device()));
+  }
+  at::Tensor norm;
+  if (max_norm_) norm = accelerant::clip_grad_norm_(parameters, *max_norm_);
+  discard();
+  return norm;
+}
+
+std::optional<std::string> FusedStep::why_not(const torch::optim::Optimizer& optimizer) {
+  const auto* const kind = optim::detail::find_fused_kind(optimizer);
+  if (kind == nullptr) {
+    return c10::str(c10::demangle(typeid(optimizer).name()),
+                    " is none of torch::optim's SGD, Adam, AdamW, Adagrad and RMSprop, nor Lion");
+  }
+  std::optional<c10::Device> device;
+  for (const auto& group : optimizer.param_groups()) {
+    auto& options = const_cast<torch::optim::OptimizerOptions&>(group.options());  // only read
+    if (kind->fields(options).empty()) return "the options of a param group are of another class";
+    for (const at::Tensor& parameter : group.params()) {
+      if (device && *device != parameter.device()) return "its parameters are on several devices";
+      device = parameter.device();
+    }
+  }
+  if (device && !detail::has_kernels(*device)) {
+    return c10::str("there are no kernels for the device ", *device);
+  }
+  return std::nullopt;
+}
+
+FusedStep::FusedStep(torch::optim::Optimizer& optimizer, const FusedStepOptions& options) {
+  if (const auto reason = why_not(optimizer)) {
+    throw Error(ErrorDetails{.problem = "FusedStep cannot step this optimizer",
+                             .expected = "an optimizer for which FusedStep::why_not() is empty",
+                             .got = *reason,
+                             .hint = "step it by itself"});
+  }
+  impl_ = std::make_unique<Impl>(optimizer, options);
+}
+
+FusedStep::~FusedStep() = default;
+
+torch::optim::Optimizer& FusedStep::optimizer() const { return impl_->optimizer(); }
+
+StepResult FusedStep::step() {
+  if (!is_possible()) {
+    sync();
+    impl_->write_notes();
+    at::Tensor loss = optimizer().step();
+    reload();
+    return StepResult::decided(/*skipped=*/false, std::move(loss));
+  }
+  if (impl_->plan().tensors() == 0) {
+    discard();
+    return StepResult(StepResult::Kind::nothing_to_do);
+  }
+  apply({}, {});
+  return StepResult::decided(/*skipped=*/false);
+}
+
+StepResult FusedStep::step(GradScaler& scaler) { return scaler.step(*this); }
+
+StepResult FusedStep::step(const std::function<at::Tensor()>& closure) {
+  sync();
+  discard();
+  at::Tensor loss = optimizer().step(closure);
+  reload();
+  return StepResult::decided(/*skipped=*/false, std::move(loss));
+}
+
+at::Tensor FusedStep::clip_grad_norm_(double max_norm) {
+  impl_->note_limit(max_norm);
+  if (!is_possible()) return impl_->write_notes();
+  if (impl_->plan().tensors() == 0) return at::zeros({});
+  impl_->check({});
+  return impl_->norm();
+}
+
+at::Tensor FusedStep::clip_grad_norm_(double max_norm, GradScaler& scaler) {
+  const GradientScale scale = scaler.gradient_scale(optimizer());
+  impl_->note_limit(max_norm);
+  if (!is_possible()) {
+    if (scale.inv_scale.defined()) scaler.unscale_(optimizer());
+    return impl_->write_notes();
+  }
+  if (impl_->plan().tensors() == 0) return at::zeros({});
+  impl_->check(scale);
+  return impl_->norm();
+}
+
+void FusedStep::multiply_gradients(double factor) { impl_->note_factor(factor); }
+void FusedStep::multiply_gradients(const at::Tensor& factor) { impl_->note_factor(factor); }
+bool FusedStep::can_step() { return impl_->is_possible(); }
+void FusedStep::write_noted() {
+  if (impl_->has_notes()) impl_->write_notes();
+}
+void FusedStep::discard() { impl_->discard(); }
+void FusedStep::sync() { impl_->plan().sync(); }
+void FusedStep::reload() { impl_->plan().reload(); }
+void FusedStep::refresh_options() { impl_->plan().refresh_options(); }
+
+bool FusedStep::is_possible() { return impl_->is_possible(); }
+
+StepResult FusedStep::step_otherwise(GradScaler& scaler) {
+  sync();
+  if (impl_->has_notes()) {
+    if (scaler.gradient_scale(optimizer()).inv_scale.defined()) scaler.unscale_(optimizer());
+    impl_->write_notes();
+  }
+  StepResult result = scaler.step(optimizer());
+  reload();
+  return result;
+}
+
+ScaledStep::Checked FusedStep::check(const GradientScale& scale) {
+  if (impl_->plan().tensors() == 0) return {};
+  impl_->check(scale);
+  return {.found_inf = impl_->found_inf(), .gradients = impl_->plan().checked()};
+}
+
+void FusedStep::apply(const GradientScale& scale, const at::Tensor& found_inf) {
+  impl_->apply(scale, found_inf);
+}
+
+}  // namespace accelerant

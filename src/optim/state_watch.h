@@ -1,0 +1,30 @@
+// Who has to be told when the state of an optimizer is read or written by saving and loading.
+//
+// An object that keeps a part of an optimizer's state elsewhere (step counts on the device) derives from
+// StateWatcher. It is found by the address of the optimizer, which it must not outlive.
+#pragma once
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerant::optim::detail {
+
+class StateWatcher {
+ public:
+  explicit StateWatcher(const torch::optim::Optimizer& optimizer);
+  virtual ~StateWatcher();
+  StateWatcher(const StateWatcher&) = delete;
+  StateWatcher& operator=(const StateWatcher&) = delete;
+
+  virtual void before_state_is_read() = 0;
+  virtual void after_state_was_written() = 0;
+
+ private:
+  const torch::optim::Optimizer* optimizer_;
+};
+
+void announce_reading(const torch::optim::Optimizer& optimizer);
+void announce_written(const torch::optim::Optimizer& optimizer);
+
+}  // namespace accelerant::optim::detail

@@ -1,0 +1,269 @@
+#include "optim/step_plan.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/where.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "accelerant/core/error.h"
+#include "optim/step_plan_slots.h"
+
+namespace accelerant::optim::detail {
+namespace {
+
+// States that are looked up at each step to see whether they were replaced.
+constexpr std::size_t kLookedUp = 4;
+
+bool same(const kernels::Hyper& left, const kernels::Hyper& right) {
+  return std::memcmp(&left, &right, sizeof(left)) == 0;
+}
+
+}  // namespace
+
+StepPlan::StepPlan(torch::optim::Optimizer& optimizer, const FusedStepOptions& options)
+    : optimizer_(optimizer), kind_(*find_fused_kind(optimizer)), options_(options) {}
+
+StepPlan::~StepPlan() = default;
+
+// Whether the parameter is as it was when the tables were built. This runs for every parameter at every step: it
+// reads a few words of each tensor and nothing else.
+bool StepPlan::look_at(Seen& seen, const at::Tensor& parameter, bool& moved) {
+  const c10::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
+  if (impl != seen.parameter) return false;
+  const at::Tensor& gradient = impl->grad();
+  if (!gradient.defined()) return seen.tensor < 0;
+  if (seen.tensor < 0 || impl->unsafe_storage().unsafeGetStorageImpl() != seen.storage ||
+      impl->storage_offset() != seen.offset || impl->numel() != seen.numel) {
+    return false;
+  }
+  const c10::TensorImpl* const grad = gradient.unsafeGetTensorImpl();
+  if (grad->key_set().raw_repr() != seen.gradient_keys ||
+      c10::typeMetaToScalarType(grad->dtype()) != seen.gradient_type ||
+      grad->numel() != seen.numel) {
+    return false;
+  }
+  const int64_t version = version_of(*grad);
+  if (version != seen.gradient_version) {
+    seen.gradient_version = version;
+    ++gradients_version_;
+  }
+  switch (seen.access) {
+    case Access::contiguous:
+      if (!grad->is_contiguous()) return false;
+      break;
+    case Access::same_strides:
+      if (!gradient.strides().equals(parameter.strides())) return false;
+      break;
+    case Access::packed:
+      ++gradients_version_;
+      return gradient.sizes().equals(parameter.sizes());
+  }
+  const void* const data = grad->data();
+  const void*& known = gradients_.host[static_cast<std::size_t>(seen.tensor)];
+  if (data != known) {
+    known = data;
+    moved = true;
+  }
+  return true;
+}
+
+bool StepPlan::look() {
+  auto& groups = optimizer_.param_groups();
+  if (groups.size() != group_sizes_.size()) return false;
+  std::size_t next = 0;
+  bool moved = false;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::vector<at::Tensor>& parameters = groups[g].params();
+    if (parameters.size() != group_sizes_[g] || !readers_[g].reads(groups[g].options()) ||
+        readers_[g].rule() != rules_[g]) {
+      return false;
+    }
+    for (const at::Tensor& parameter : parameters) {
+      if (!look_at(seen_[next++], parameter, moved)) return false;
+    }
+  }
+  if (moved) {
+    ++gradients_version_;
+    gradients_.upload(device_);
+  }
+  return true;
+}
+
+// torch::load replaces all states, so looking at a few of them is enough to notice.
+bool StepPlan::is_state_known() {
+  const auto& states = optimizer_.state();
+  for (std::size_t i = 0; i < std::min(kLookedUp, seen_.size()); ++i) {
+    next_looked_up_ = (next_looked_up_ + 1) % seen_.size();
+    const auto slot = slots_.find(seen_[next_looked_up_].parameter);
+    if (slot == slots_.end() || slot->second->state == nullptr) continue;
+    const auto entry = states.find(slot->second->parameter.unsafeGetTensorImpl());
+    if (entry == states.end() || entry->second.get() != slot->second->state) return false;
+  }
+  return true;
+}
+
+StepPlan::Readiness StepPlan::prepare() {
+  const bool capturing = !device_.is_cpu() && compat::is_capturing();
+  if (built_ && !is_state_known()) reload_ = true;
+  if (!built_ || reload_ || capturing || capturing_ || !look()) {
+    const Readiness readiness = rebuild();
+    if (readiness != Readiness::ready) return readiness;
+  } else {
+    upload_options(/*all=*/false);
+  }
+  capturing_ = capturing;
+  pack_gradients();
+  settle_masters();
+  return tensors_.host.empty() ? Readiness::no_gradients : Readiness::ready;
+}
+
+void StepPlan::upload_options(bool all) {
+  bool changed = all;
+  for (std::size_t g = 0; g < readers_.size(); ++g) {
+    const kernels::Hyper hyper = readers_[g].hyper();
+    if (!all && same(hyper, groups_.host[g])) continue;
+    groups_.host[g] = hyper;
+    changed = true;
+  }
+  if (!changed) return;
+  if (!device_.is_cpu() && compat::is_capturing()) {
+    throw Error(ErrorDetails{
+        .problem = "options of an optimizer changed right before its step was captured",
+        .expected = "the learning rates of the last step before",
+        .hint = "step once, or call refresh_options(), before the capture begins"});
+  }
+  groups_.upload(device_);
+}
+
+void StepPlan::refresh_options() {
+  if (!built_) return;
+  for (std::size_t g = 0; g < readers_.size(); ++g) {
+    auto& groups = optimizer_.param_groups();
+    if (groups.size() != readers_.size() || !readers_[g].reads(groups[g].options())) return;
+  }
+  upload_options(/*all=*/false);
+}
+
+void StepPlan::pack_gradients() {
+  const at::NoGradGuard no_grad;
+  for (const Packed& packed : packed_gradients_) packed.copy.copy_(packed.parameter.grad());
+  for (const Packed& packed : packed_parameters_) packed.copy.copy_(packed.parameter);
+}
+
+// A parameter that was written by others since our last step counts, where it is not just its master's image.
+void StepPlan::settle_masters() {
+  const at::NoGradGuard no_grad;
+  for (Slot* slot : masters_) {
+    const at::Tensor& parameter = slot->parameter;
+    if (slot->parameter_version == version_of(*parameter.unsafeGetTensorImpl())) continue;
+    slot->parameter_version = version_of(*parameter.unsafeGetTensorImpl());
+    const at::Tensor image = slot->master.to(parameter.scalar_type());
+    slot->master.copy_(at::where(image.eq(parameter), slot->master, parameter.to(at::kFloat)));
+  }
+}
+
+kernels::StepTables StepPlan::tables() const {
+  return {.tensors = tensors_.data(),
+          .gradients = gradients_.data(),
+          .blocks = blocks_.data(),
+          .groups = groups_.data(),
+          .steps = steps_.mutable_data_ptr<int64_t>(),
+          .partials = static_cast<kernels::StepPartial*>(partials_.mutable_data_ptr())};
+}
+
+void StepPlan::applied() {
+  const at::NoGradGuard no_grad;
+  for (const Packed& packed : packed_parameters_) packed.parameter.copy_(packed.copy);
+  // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
+  for (const Seen& seen : seen_) {
+    if (seen.tensor >= 0) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
+  }
+  for (Slot* slot : masters_) {
+    slot->parameter_version = version_of(*slot->parameter.unsafeGetTensorImpl());
+  }
+  steps_ahead_ = true;
+}
+
+void StepPlan::sync() {
+  if (!steps_ahead_) return;
+  const at::Tensor counts = steps_.cpu();
+  const int64_t* const count = counts.const_data_ptr<int64_t>();
+  auto& states = optimizer_.state();
+  for (auto& [parameter, slot] : slots_) {
+    const auto entry = states.find(slot->parameter.unsafeGetTensorImpl());
+    if (entry == states.end() || entry->second.get() != slot->state) continue;
+    const FusedState state =
+        fused_state_of(kind_, optimizer_, slot->parameter, slot->rule, slot->master.defined());
+    const int64_t steps = count[slot->index];
+    if (state.step != nullptr) *state.step = steps;
+    if (slot->fresh_momentum && steps == 0) {
+      // All steps so far were skipped: to torch's own, a buffer of zeros would mean that there was a step.
+      states.erase(entry);
+      reload_ = true;
+    }
+    if (steps > 0) slot->fresh_momentum = false;
+  }
+  steps_ahead_ = false;
+}
+
+void StepPlan::reload() {
+  reload_ = true;
+  steps_ahead_ = false;
+}
+
+// Holds the memory that the pass writes, and the places that its rows stand for.
+class StepPlan::Report final : public CheckedGradients {
+ public:
+  Report(std::shared_ptr<const Layout> layout, at::Tensor partials)
+      : layout_(std::move(layout)), partials_(std::move(partials)) {}
+
+  std::vector<CheckedGradient> parameters() const override {
+    std::vector<CheckedGradient> result;
+    for (const Place& place : layout_->places) {
+      if (auto parameter = place.parameter.lock()) {
+        result.push_back({.group = place.group,
+                          .index = place.index,
+                          .parameter = at::Tensor(std::move(parameter))});
+      }
+    }
+    return result;
+  }
+
+  std::vector<CheckedGradient> non_finite() const override {
+    const at::Tensor host = partials_.cpu();
+    const auto* const partial = static_cast<const kernels::StepPartial*>(host.const_data_ptr());
+    std::vector<CheckedGradient> counts(layout_->places.size());
+    for (std::size_t i = 0; i < layout_->blocks.size(); ++i) {
+      auto& count = counts[static_cast<std::size_t>(layout_->blocks[i].tensor)];
+      count.inf_count += partial[i].inf;
+      count.nan_count += partial[i].nan;
+    }
+    std::vector<CheckedGradient> found;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i].inf_count + counts[i].nan_count == 0) continue;
+      const Place& place = layout_->places[i];
+      counts[i].group = place.group;
+      counts[i].index = place.index;
+      if (auto parameter = place.parameter.lock())
+        counts[i].parameter = at::Tensor(std::move(parameter));
+      found.push_back(std::move(counts[i]));
+    }
+    std::ranges::sort(found, [](const auto& left, const auto& right) {
+      return std::pair(left.group, left.index) < std::pair(right.group, right.index);
+    });
+    return found;
+  }
+
+ private:
+  std::shared_ptr<const Layout> layout_;
+  at::Tensor partials_;
+};
+
+std::shared_ptr<const CheckedGradients> StepPlan::checked() const {
+  return std::make_shared<Report>(layout_, partials_);
+}
+
+}  // namespace accelerant::optim::detail

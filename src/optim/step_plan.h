@@ -1,0 +1,148 @@
+// What a fused step works on: the parameters of an optimizer that have gradients, as tables for the kernels.
+//
+// Building the tables looks at everything; then a step only looks whether something has moved. Where a gradient
+// has (they are freed and made anew in every iteration), its address alone is brought to the device.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "accelerant/amp/scaled_step.h"
+#include "accelerant/optim/fused_step.h"
+#include "kernels/fused_step.h"
+#include "optim/device_table.h"
+#include "optim/fused_kind.h"
+
+namespace accelerant::optim::detail {
+
+class StepPlan {
+ public:
+  StepPlan(torch::optim::Optimizer& optimizer, const FusedStepOptions& options);
+  ~StepPlan();
+
+  enum class Readiness { ready, no_gradients, impossible };
+
+  // To be called before each use of what is below. Does not wait for the device.
+  Readiness prepare();
+
+  // Why it is impossible.
+  const std::string& reason() const { return reason_; }
+
+  // Counts up whenever a gradient may be another one, or have other values, than at the prepare() before.
+  int64_t gradients_version() const { return gradients_version_; }
+
+  c10::Device device() const { return device_; }
+  kernels::StepTables tables() const;
+  const std::vector<kernels::StepSegment>& segments() const { return segments_; }
+  std::span<const int64_t> costs() const { return costs_; }
+  int32_t blocks() const { return static_cast<int32_t>(blocks_.host.size()); }
+  int32_t tensors() const { return static_cast<int32_t>(tensors_.host.size()); }
+
+  // What the first pass leaves in the tables, for a report.
+  std::shared_ptr<const CheckedGradients> checked() const;
+
+  // The second pass is queued.
+  void applied();
+
+  // Brings options that changed to the device.
+  void refresh_options();
+
+  // Writes the counts of the device into the optimizer's state. Waits.
+  void sync();
+
+  // All is read anew from the optimizer's state.
+  void reload();
+
+ private:
+  struct Slot;
+  struct Place;
+  struct Layout;
+  class Report;
+
+  // How the elements of a gradient are got.
+  enum class Access : uint8_t {
+    contiguous,    // as they lie, and so do the parameter's
+    same_strides,  // as they lie, in the order of the parameter's
+    packed,        // through a copy
+  };
+
+  // A parameter in the order of the optimizer, and what was seen of it: compared at every step, so it is small.
+  struct Seen {
+    const c10::TensorImpl* parameter = nullptr;
+    const c10::StorageImpl* storage = nullptr;
+    int64_t offset = 0;
+    int64_t numel = 0;
+    uint64_t gradient_keys = 0;
+    int64_t gradient_version = -1;
+    int32_t tensor = -1;  // its place in the tables; none without a gradient
+    Access access = Access::contiguous;
+    at::ScalarType gradient_type = at::ScalarType::Undefined;
+  };
+
+  // A parameter that does not lie as the kernels need it, itself or its gradient, and the copy that does.
+  struct Packed {
+    at::Tensor parameter;
+    at::Tensor copy;
+  };
+
+  bool look();
+  bool look_at(Seen& seen, const at::Tensor& parameter, bool& moved);
+  bool is_state_known();
+  Readiness rebuild();
+  void upload_options(bool all);
+  // Why the parameter cannot be stepped by kernels; empty if it can.
+  std::string reason_against(const at::Tensor& parameter, const at::Tensor& gradient) const;
+  void add(std::size_t group, std::size_t index);
+  Slot& slot_of(const at::Tensor& parameter, std::size_t group);
+  void fill(Slot& slot, const at::Tensor& parameter, std::size_t group);
+  bool has_other_rules();
+  void sort_into_segments(std::vector<Place> places);
+  void bring_steps();
+  void pack_gradients();
+  void settle_masters();
+
+  torch::optim::Optimizer& optimizer_;
+  const OptimizerKind& kind_;
+  const FusedStepOptions options_;
+  c10::Device device_ = c10::Device(c10::kCPU);
+  std::string reason_;
+  bool built_ = false;
+  bool reload_ = true;
+  bool capturing_ = false;  // at the last prepare()
+  int64_t gradients_version_ = 0;
+
+  // By parameter. Slots stay when a parameter has no gradient for a while.
+  std::unordered_map<const c10::TensorImpl*, std::unique_ptr<Slot>> slots_;
+  std::vector<Slot*> new_slots_;  // whose counts are not on the device yet
+  int64_t slot_count_ = 0;
+  at::Tensor steps_;  // int64 on the device, by slot
+  bool steps_ahead_ = false;
+
+  std::vector<std::size_t> group_sizes_;
+  std::vector<OptionReader> readers_;
+  std::vector<kernels::Rule> rules_;
+  std::vector<Seen> seen_;
+  std::size_t next_looked_up_ = 0;
+  std::vector<Packed> packed_parameters_;
+  std::vector<Packed> packed_gradients_;
+  std::vector<Slot*> masters_;
+
+  std::shared_ptr<const Layout> layout_;
+  DeviceTable<kernels::StepTensor> tensors_;
+  DeviceTable<const void*> gradients_;
+  DeviceTable<kernels::StepBlock> blocks_;
+  DeviceTable<kernels::Hyper> groups_;
+  std::vector<kernels::StepSegment> segments_;
+  std::vector<int64_t> costs_;
+  at::Tensor partials_;
+  std::vector<at::Tensor> kept_for_graphs_;
+};
+
+}  // namespace accelerant::optim::detail

@@ -1,0 +1,352 @@
+// Building the tables of a fused step.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_set>
+
+#include "optim/step_plan_slots.h"
+
+namespace accelerant::optim::detail {
+namespace {
+
+using kernels::ScalarKind;
+using kernels::StepTensor;
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl>;
+
+bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
+
+bool is_known(at::ScalarType type) {
+  return is_16_bit(type) || type == at::kFloat || type == at::kDouble;
+}
+
+ScalarKind kind_of(at::ScalarType type) {
+  if (type == at::kDouble) return ScalarKind::float64;
+  if (type == at::kFloat) return ScalarKind::float32;
+  return type == at::kHalf ? ScalarKind::float16 : ScalarKind::bfloat16;
+}
+
+// Strides of dimensions of one element say nothing.
+bool lie_alike(const at::Tensor& left, const at::Tensor& right) {
+  if (left.is_contiguous() && right.is_contiguous()) return true;
+  for (int64_t d = 0; d < left.dim(); ++d) {
+    if (left.size(d) != 1 && left.stride(d) != right.stride(d)) return false;
+  }
+  return true;
+}
+
+bool is_plain(const at::Tensor& tensor) { return !tensor.is_neg() && !tensor.is_conj(); }
+
+// A tensor of the parameter's shape whose elements lie in the parameter's order, without gaps.
+at::Tensor empty_for(const at::Tensor& parameter, at::ScalarType type) {
+  const auto options = parameter.options().dtype(type).requires_grad(false);
+  if (parameter.is_non_overlapping_and_dense()) {
+    return at::empty_strided(parameter.sizes(), parameter.strides(), options);
+  }
+  return at::empty(parameter.sizes(), options);
+}
+
+}  // namespace
+
+std::string StepPlan::reason_against(const at::Tensor& parameter,
+                                     const at::Tensor& gradient) const {
+  const at::ScalarType type = parameter.scalar_type();
+  const at::ScalarType gradient_type = gradient.scalar_type();
+  if (gradient.layout() != at::kStrided || parameter.layout() != at::kStrided) {
+    return c10::str("a gradient of layout ", gradient.layout());
+  }
+  if (!is_known(type)) return c10::str("a parameter of type ", c10::toString(type));
+  const bool both_double = type == at::kDouble && gradient_type == at::kDouble;
+  const bool one_double = type == at::kDouble || gradient_type == at::kDouble;
+  if (!is_known(gradient_type) || (one_double && !both_double)) {
+    return c10::str("a gradient of type ", c10::toString(gradient_type),
+                    " for a parameter of type ", c10::toString(type));
+  }
+  if (both_double && !parameter.is_cpu()) return "float64 on a GPU";
+  if (parameter.device() != device_ || gradient.device() != device_) {
+    return "tensors on several devices";
+  }
+  if (!gradient.sizes().equals(parameter.sizes())) return "a gradient of another shape";
+  if (!parameter.is_non_overlapping_and_dense() &&
+      at::has_internal_overlap(parameter) != at::MemOverlap::No) {
+    return "a parameter whose elements overlap";
+  }
+  return {};
+}
+
+StepPlan::Slot& StepPlan::slot_of(const at::Tensor& parameter, std::size_t group) {
+  auto& slot = slots_[parameter.unsafeGetTensorImpl()];
+  const bool is_new = slot == nullptr;
+  if (is_new) {
+    slot = std::make_unique<Slot>();
+    slot->parameter = parameter;
+    slot->index = slot_count_++;
+    new_slots_.push_back(slot.get());
+  }
+  const bool moved =
+      slot->storage.unsafeGetStorageImpl() != parameter.storage().unsafeGetStorageImpl();
+  slot->storage = parameter.storage();
+  if (is_new || moved || slot->rule != rules_[group]) fill(*slot, parameter, group);
+  return *slot;
+}
+
+// Finds or makes the tensors that the rule needs. They are those in the optimizer's state, which are replaced there
+// if they lie in another order than the parameter, or elsewhere.
+void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) {
+  slot.rule = rules_[group];
+  const bool with_master = options_.master_weights && is_16_bit(parameter.scalar_type());
+  if (states_of(slot.rule) == 0 && !with_master) return;  // torch's own SGD has no state then
+  const FusedState state = fused_state_of(kind_, optimizer_, parameter, slot.rule, with_master);
+  slot.state = state.state;
+  at::ScalarType type = with_master ? at::kFloat : parameter.scalar_type();
+  const bool all_there =
+      !state.tensors.empty() && std::ranges::all_of(state.tensors, [&](auto* tensor) {
+        return tensor->defined() && tensor->scalar_type() == state.tensors[0]->scalar_type();
+      });
+  // A state in float32 beside 16-bit parameters stays what it is.
+  if (all_there && type != at::kDouble && is_known(state.tensors[0]->scalar_type()) &&
+      state.tensors[0]->scalar_type() != at::kDouble) {
+    type = state.tensors[0]->scalar_type();
+  }
+  const bool is_momentum =
+      slot.rule == kernels::Rule::sgd_momentum || slot.rule == kernels::Rule::sgd_nesterov;
+  slot.first_step = state.step != nullptr ? *state.step : 0;
+  if (is_momentum) {
+    slot.fresh_momentum = !state.tensors[0]->defined();
+    slot.first_step = slot.fresh_momentum ? 0 : 1;
+  }
+  const auto settle = [&](at::Tensor& tensor, at::ScalarType wanted, double first_value) {
+    at::Tensor settled = empty_for(parameter, wanted);
+    if (!tensor.defined()) {
+      tensor = settled.fill_(first_value);
+    } else if (tensor.scalar_type() != wanted || tensor.device() != parameter.device() ||
+               !tensor.is_non_overlapping_and_dense() || !lie_alike(tensor, settled)) {
+      tensor = settled.copy_(tensor);
+    }
+  };
+  for (std::size_t i = 0; i < state.tensors.size(); ++i) {
+    settle(*state.tensors[i], type, readers_[group].first_sum());
+    slot.states[i] = *state.tensors[i];
+  }
+  slot.master.reset();
+  if (with_master) {
+    if (!state.master->defined()) *state.master = empty_for(parameter, at::kFloat).copy_(parameter);
+    settle(*state.master, at::kFloat, 0.0);
+    slot.master = *state.master;
+    slot.parameter_version = -1;
+  }
+}
+
+void StepPlan::add(std::size_t group, std::size_t index) {
+  const at::Tensor& parameter = optimizer_.param_groups()[group].params()[index];
+  const at::Tensor& gradient = parameter.unsafeGetTensorImpl()->grad();
+  Slot& slot = slot_of(parameter, group);
+  Seen& seen = seen_.back();
+  const c10::TensorImpl* const grad = gradient.unsafeGetTensorImpl();
+  seen.storage = parameter.storage().unsafeGetStorageImpl();
+  seen.offset = parameter.storage_offset();
+  seen.numel = parameter.numel();
+  seen.gradient_keys = grad->key_set().raw_repr();
+  seen.gradient_type = gradient.scalar_type();
+  seen.gradient_version = version_of(*grad);
+  seen.tensor = static_cast<int32_t>(tensors_.host.size());
+
+  at::Tensor target = slot.master.defined() ? slot.master : parameter;
+  at::Tensor weight = slot.master.defined() ? parameter : at::Tensor();
+  if (!parameter.is_non_overlapping_and_dense() || !is_plain(parameter)) {
+    at::Tensor copy = empty_for(parameter, parameter.scalar_type());
+    (slot.master.defined() ? weight : target) = copy;
+    packed_parameters_.push_back({.parameter = parameter, .copy = std::move(copy)});
+  }
+  // Gradients must lie as what is updated does, which is either as the parameter or without gaps.
+  if (is_plain(gradient) && gradient.is_non_overlapping_and_dense() &&
+      lie_alike(gradient, target)) {
+    const bool contiguous = gradient.is_contiguous() && target.is_contiguous();
+    seen.access = contiguous ? Access::contiguous : Access::same_strides;
+    gradients_.host.push_back(gradient.const_data_ptr());
+  } else {
+    seen.access = Access::packed;
+    at::Tensor copy = empty_for(target, gradient.scalar_type());
+    gradients_.host.push_back(copy.const_data_ptr());
+    packed_gradients_.push_back({.parameter = parameter, .copy = std::move(copy)});
+  }
+  if (slot.master.defined()) masters_.push_back(&slot);
+
+  StepTensor tensor{.parameter = target.mutable_data_ptr(),
+                    .weight = weight.defined() ? weight.mutable_data_ptr() : nullptr,
+                    .states = {},
+                    .numel = parameter.numel(),
+                    .group = static_cast<int32_t>(group),
+                    .slot = static_cast<int32_t>(slot.index),
+                    .rule = slot.rule,
+                    .parameter_kind = kind_of(target.scalar_type()),
+                    .weight_kind = kind_of(parameter.scalar_type()),
+                    .gradient_kind = kind_of(gradient.scalar_type()),
+                    .state_kind = kind_of(target.scalar_type())};
+  for (int i = 0; i < states_of(slot.rule); ++i) {
+    tensor.states[i] = slot.states[i].mutable_data_ptr();
+    tensor.state_kind = kind_of(slot.states[i].scalar_type());
+  }
+  tensors_.host.push_back(tensor);
+}
+
+// Tensors that one kernel serves come to lie side by side, and each is cut into blocks.
+void StepPlan::sort_into_segments(std::vector<Place> places) {
+  const auto is_all_float32 = [](const StepTensor& tensor) {
+    return tensor.weight == nullptr && tensor.parameter_kind == ScalarKind::float32 &&
+           tensor.gradient_kind == ScalarKind::float32 && tensor.state_kind == ScalarKind::float32;
+  };
+  const auto key = [&](const StepTensor& tensor) {
+    return std::pair(tensor.rule, is_all_float32(tensor));
+  };
+  auto& tensors = tensors_.host;
+  std::vector<std::size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return key(tensors[i]); });
+
+  auto layout = std::make_shared<Layout>();
+  std::vector<StepTensor> sorted;
+  std::vector<const void*> gradients;
+  std::vector<int32_t> place_of(tensors.size());
+  for (const std::size_t from : order) {
+    place_of[from] = static_cast<int32_t>(sorted.size());
+    sorted.push_back(tensors[from]);
+    gradients.push_back(gradients_.host[from]);
+    layout->places.push_back(std::move(places[from]));
+  }
+  tensors = std::move(sorted);
+  gradients_.host = std::move(gradients);
+
+  for (Seen& seen : seen_) {
+    if (seen.tensor >= 0) seen.tensor = place_of[static_cast<std::size_t>(seen.tensor)];
+  }
+
+  blocks_.host.clear();
+  segments_.clear();
+  costs_ = {0};
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    if (t == 0 || key(tensors[t]) != key(tensors[t - 1])) {
+      segments_.push_back({.rule = tensors[t].rule,
+                           .all_float32 = is_all_float32(tensors[t]),
+                           .first_tensor = static_cast<int32_t>(t),
+                           .tensors = 0,
+                           .first_block = blocks(),
+                           .blocks = 0});
+    }
+    ++segments_.back().tensors;
+    for (int64_t begin = 0; begin < tensors[t].numel; begin += kernels::kStepChunk) {
+      blocks_.host.push_back({.tensor = static_cast<int32_t>(t),
+                              .chunk = static_cast<int32_t>(begin / kernels::kStepChunk)});
+      ++segments_.back().blocks;
+      const int64_t elements = std::min(kernels::kStepChunk, tensors[t].numel - begin);
+      costs_.push_back(costs_.back() + kernels::cpu::cost_of_block(elements));
+    }
+  }
+  layout->blocks = blocks_.host;
+  layout_ = std::move(layout);
+}
+
+// The counts of new slots go to the device; those of others stay there.
+void StepPlan::bring_steps() {
+  const auto options = at::TensorOptions().dtype(at::kLong).device(device_);
+  if (new_slots_.empty() && steps_.defined() && steps_.device() == device_) return;
+  at::Tensor steps = at::zeros({std::max<int64_t>(slot_count_, 1)}, options);
+  const int64_t old_count = steps_.defined() ? slot_count_ - std::ssize(new_slots_) : 0;
+  if (old_count > 0) steps.narrow(0, 0, old_count).copy_(steps_.narrow(0, 0, old_count));
+  if (!new_slots_.empty()) {
+    at::Tensor counts =
+        at::empty({std::ssize(new_slots_)},
+                  at::TensorOptions().dtype(at::kLong).pinned_memory(!device_.is_cpu()));
+    for (std::size_t i = 0; i < new_slots_.size(); ++i) {
+      counts.mutable_data_ptr<int64_t>()[i] = new_slots_[i]->first_step;
+    }
+    steps.narrow(0, old_count, counts.numel()).copy_(counts, /*non_blocking=*/true);
+  }
+  steps_ = std::move(steps);
+  new_slots_.clear();
+}
+
+bool StepPlan::has_other_rules() {
+  auto& groups = optimizer_.param_groups();
+  for (std::size_t g = 0; g < std::min(groups.size(), rules_.size()); ++g) {
+    if (OptionReader(kind_, groups[g].options()).rule() != rules_[g]) return true;
+  }
+  return false;
+}
+
+StepPlan::Readiness StepPlan::rebuild() {
+  const at::NoGradGuard no_grad;
+  built_ = false;
+  ++gradients_version_;
+  auto& groups = optimizer_.param_groups();
+  if (has_other_rules()) {
+    // Rare enough to wait: what a count means depends on the rule.
+    sync();
+    reload_ = true;
+  }
+  if (reload_) {
+    slots_.clear();
+    new_slots_.clear();
+    slot_count_ = 0;
+    steps_.reset();
+    steps_ahead_ = false;
+  }
+  reload_ = false;
+  group_sizes_.clear();
+  readers_.clear();
+  rules_.clear();
+  seen_.clear();
+  packed_parameters_.clear();
+  packed_gradients_.clear();
+  masters_.clear();
+  tensors_.host.clear();
+  gradients_.host.clear();
+
+  bool first = true;
+  std::vector<Place> places;
+  std::unordered_set<const c10::TensorImpl*> here;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    auto& group = groups[g];
+    group_sizes_.push_back(group.params().size());
+    readers_.emplace_back(kind_, group.options());
+    rules_.push_back(readers_.back().rule());
+    for (std::size_t i = 0; i < group.params().size(); ++i) {
+      const at::Tensor& parameter = group.params()[i];
+      seen_.push_back({.parameter = parameter.unsafeGetTensorImpl()});
+      const bool is_new = here.insert(parameter.unsafeGetTensorImpl()).second;
+      const at::Tensor& gradient = parameter.unsafeGetTensorImpl()->grad();
+      if (!gradient.defined()) continue;
+      if (first) device_ = parameter.device();
+      first = false;
+      reason_ = is_new ? reason_against(parameter, gradient) : "a parameter that is in it twice";
+      if (!reason_.empty()) return Readiness::impossible;
+      add(g, i);
+      places.push_back({WeakTensor(parameter.getIntrusivePtr()), g, i});
+    }
+  }
+  // Of parameters that the optimizer no longer has.
+  std::erase_if(slots_, [&](const auto& entry) { return !here.contains(entry.first); });
+
+  sort_into_segments(std::move(places));
+  bring_steps();
+  groups_.host.resize(groups.size());
+  const bool options_are_there = capturing_ || compat::is_capturing();
+  upload_options(/*all=*/!options_are_there);
+  tensors_.upload(device_);
+  gradients_.upload(device_);
+  blocks_.upload(device_);
+  partials_ = at::empty(
+      {std::max<int64_t>(blocks(), 1) * static_cast<int64_t>(sizeof(kernels::StepPartial))},
+      at::TensorOptions().dtype(at::kByte).device(device_));
+  if (compat::is_capturing()) kept_for_graphs_.push_back(partials_);
+  built_ = true;
+  return tensors_.host.empty() ? Readiness::no_gradients : Readiness::ready;
+}
+
+}  // namespace accelerant::optim::detail

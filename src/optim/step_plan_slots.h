@@ -1,0 +1,41 @@
+// What a StepPlan keeps of parameters.
+#pragma once
+
+#include "optim/step_plan.h"
+
+namespace accelerant::optim::detail {
+
+// Counts the writes to a tensor.
+inline int64_t version_of(const c10::TensorImpl& tensor) {
+  const c10::VariableVersion& counter = tensor.version_counter();
+  return counter.enabled() ? counter.current_version() : 0;  // tensors of inference mode have none
+}
+
+// Of one parameter, as long as the optimizer has it.
+struct StepPlan::Slot {
+  at::Tensor parameter;  // held, so that the address means this one
+  c10::Storage storage;  // likewise
+  int64_t index = 0;     // in the counts on the device
+  int64_t first_step = 0;
+  kernels::Rule rule = kernels::Rule::sgd;
+  torch::optim::OptimizerParamState* state = nullptr;
+  at::Tensor states[kernels::kMostStates];
+  at::Tensor master;
+  int64_t parameter_version = 0;  // after our last step; only where there is a master copy
+  bool fresh_momentum =
+      false;  // the momentum buffer was made here, for a first step that may be skipped
+};
+
+// Where a parameter is in the optimizer.
+struct StepPlan::Place {
+  c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
+  std::size_t group;
+  std::size_t index;
+};
+
+struct StepPlan::Layout {
+  std::vector<Place> places;  // of each tensor of the tables
+  std::vector<kernels::StepBlock> blocks;
+};
+
+}  // namespace accelerant::optim::detail
