@@ -31,6 +31,9 @@ class OptimizerState {
 
   // --- For steps that are captured (capture/) ---
 
+  // Whether the state that a graph steps with is still the optimizer's.
+  bool is_settled() { return step_.is_settled(); }
+
   // A graph with its step is about to be captured or replayed: options that have changed go to the device.
   void refresh_options();
 

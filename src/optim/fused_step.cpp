@@ -318,6 +318,7 @@ void FusedStep::discard() { impl_->discard(); }
 void FusedStep::sync() { impl_->plan().sync(); }
 void FusedStep::reload() { impl_->plan().reload(); }
 void FusedStep::refresh_options() { impl_->plan().refresh_options(); }
+bool FusedStep::is_settled() { return impl_->plan().is_settled(); }
 
 bool FusedStep::is_possible() { return impl_->is_possible(); }
 

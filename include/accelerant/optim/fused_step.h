@@ -113,6 +113,9 @@ class FusedStep final : public ScaledStep {
   // replayed. step() does it by itself.
   void refresh_options();
 
+  // Whether a captured step can be replayed: the optimizer's state is the one that it was captured with.
+  bool is_settled();
+
  private:
   class Impl;
 

@@ -92,7 +92,10 @@ uint64_t fingerprint_of_surroundings(const Core& core) {
   for (const auto& model : core.models.all()) {
     for (const at::Tensor& parameter : model->parameters()) mix_parameter(parameter);
   }
-  for (const auto& optimizer : core.optimizers.all()) optimizer->any_parameter(mix_parameter);
+  for (const auto& optimizer : core.optimizers.all()) {
+    mix(fingerprint, optimizer->is_settled() ? 1 : 2);
+    optimizer->any_parameter(mix_parameter);
+  }
   return fingerprint;
 }
 
