@@ -57,6 +57,7 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
 
 void SchedulerState::step() {
   const auto core = require_core(core_);
+  const auto span = core->timeline().span(Phase::schedule);
   if (core->options.schedule_unit == ScheduleUnit::call) {
     schedule_->advance(1);
     return;
@@ -69,7 +70,7 @@ void SchedulerState::step() {
 }
 
 void SchedulerState::step(double metric) {
-  require_core(core_);
+  const auto span = require_core(core_)->timeline().span(Phase::schedule);
   schedule_->advance_by_metric(metric);
 }
 

@@ -19,6 +19,10 @@
 #include "checkpoint/host_snapshot.h"
 #include "checkpoint/state_part.h"
 
+namespace accelerant {
+class Timeline;
+}
+
 namespace accelerant::checkpoint {
 
 // How the processes of a run exchange texts about a save. All call it in the same order; not from two threads at once.
@@ -60,7 +64,8 @@ struct SaveRequest {
 
 class StateSaver {
  public:
-  explicit StateSaver(std::unique_ptr<Agreement> agreement);
+  // What is saved, and when, goes to the timeline while it is on.
+  StateSaver(std::unique_ptr<Agreement> agreement, std::shared_ptr<Timeline> timeline);
 
   // Waits for saves in the background. Their Errors, if nobody has got them, are logged.
   ~StateSaver();
@@ -99,6 +104,7 @@ class StateSaver {
   void wait_for_jobs(std::size_t most);
 
   std::unique_ptr<Agreement> agreement_;
+  std::shared_ptr<Timeline> timeline_;
   HostSnapshot snapshots_[kSnapshots];
   std::size_t next_snapshot_ = 0;
 
