@@ -129,7 +129,7 @@ class OtherProcesses {
     if (known.number == 0) {
       known.number = kFirstOtherPid + static_cast<int64_t>(pids_.size());
       known.name = input.label;
-      if (own.is_string()) known.name += " " + own.get<std::string>();
+      if (own.is_string() && own != "") known.name += " " + own.get<std::string>();
     }
     return known.number;
   }

@@ -1,6 +1,6 @@
-// For traces_test.py:
+// What traces_test.py runs:
 //   profiled-training train FOLDER   trains a little and profiles it into the folder, kernels included
-//   profiled-training schedules      reads [{"skip_first": …, "wait": …, …}, …] and writes, for each, what 40 steps do
+//   profiled-training schedules      reads [{"skip_first": 1, "wait": 2, ...}, ...] and writes what 40 steps of each do
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
