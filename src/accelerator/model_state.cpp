@@ -127,7 +127,10 @@ ModelState::~ModelState() {
   if (const auto core = core_.lock()) core->accumulation.forget(*this);
 }
 
-ForwardScope::ForwardScope(ModelState& state) : state_(state) {
+ForwardScope::ForwardScope(ModelState& state)
+    : state_(state),
+      span_(state.core()->timeline().span(at::GradMode::is_enabled() ? Phase::forward
+                                                                     : Phase::evaluation)) {
   const auto core = state.core();
   core->checkpoints.finish_resume_if_all_are_there();
   if (dist::DataParallel* parallel = state.parallel()) {

@@ -148,7 +148,8 @@ data::Placement Accelerator::placement() const {
                 if (core && core->progress->is_training_with(loader, core->backwards)) {
                   core->stop_if_preempted();
                 }
-              }};
+              },
+          .timeline = core_->world->timeline()};
 }
 
 // Processes must go through the data in the same order, so all take the seed of the main one.

@@ -56,6 +56,7 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
 
 void SchedulerState::step() {
   const auto core = require_core(core_);
+  const auto span = core->timeline().span(Phase::schedule);
   if (core->options.schedule_unit == ScheduleUnit::call) {
     schedule_->advance(1);
     return;
@@ -86,7 +87,7 @@ void SchedulerState::settle() {
 }
 
 void SchedulerState::step(double metric) {
-  require_core(core_);
+  const auto span = require_core(core_)->timeline().span(Phase::schedule);
   settle();
   schedule_->advance_by_metric(metric);
 }
