@@ -31,8 +31,7 @@ struct Description {
       : sizes(tensor.sizes().vec()),
         dtype(tensor.scalar_type()),
         device(tensor.device()),
-        is_parameter(tensor.is_leaf() && tensor.requires_grad()),
-        version(is_parameter ? tensor._version() : 0) {}
+        version(parameter_version(tensor)) {}
 
   std::string text() const {
     return c10::str(c10::toString(dtype), " ", c10::IntArrayRef(sizes), " on ", device);
@@ -44,8 +43,15 @@ struct Description {
   std::vector<int64_t> sizes;
   c10::ScalarType dtype;
   c10::Device device;
-  bool is_parameter;
-  int64_t version;  // of a parameter: how often it was changed
+  std::optional<int64_t> version;  // of a parameter: how often it was changed
+
+ private:
+  // Operators save a weight or a view of it.
+  static std::optional<int64_t> parameter_version(const at::Tensor& tensor) {
+    const at::Tensor& owner = tensor.is_view() ? tensor._base() : tensor;
+    if (!owner.is_leaf() || !owner.requires_grad()) return std::nullopt;
+    return owner._version();
+  }
 };
 
 // A tensor that autograd saved in a checkpoint. Nodes of the graph own hooks, which own slots, which own the frame:
@@ -134,11 +140,12 @@ class CheckpointFrame final : public SavedTensorHookSource,
     if (!first.same_form(second)) {
       refuse_difference(c10::str(first.text(), ", ", which), second.text());
     }
-    if (first.is_parameter && first.version != second.version) {
+    if (first.version && second.version && *first.version != *second.version) {
       throw Error(ErrorDetails{
           .problem = "A parameter was changed between the forward of a checkpoint and its backward",
           .expected = c10::str(first.text(), ", ", which, ", as it was"),
-          .got = c10::str("one that was changed ", second.version - first.version, " times since"),
+          .got =
+              c10::str("one that was changed ", *second.version - *first.version, " times since"),
           .hint = "run backward before the optimizer steps"});
     }
   }

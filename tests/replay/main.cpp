@@ -19,6 +19,7 @@ const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"autocast", replay::replay_autocast},
     {"collectives", replay::replay_collectives},
     {"models", replay::replay_models},
+    {"nn", replay::replay_nn},
     {"optimizer_state", replay::replay_optimizer_state},
     {"processes", replay::replay_processes},
     {"python_files", replay::replay_python_files},

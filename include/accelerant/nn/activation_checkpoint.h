@@ -158,8 +158,8 @@ Value checkpoint_sequential(Modules& modules, int64_t segments, const Value& inp
   for (int64_t segment = 0; segment < segments; ++segment) {
     const bool is_last = segment + 1 == segments;
     const auto begin = parts.begin() + segment * length;
-    const std::vector group(begin, is_last ? parts.end() : begin + length);
-    const auto run = [group](const Value& first) mutable {
+    std::vector group(begin, is_last ? parts.end() : begin + length);
+    auto run = [group = std::move(group)](const Value& first) mutable {
       Value result = first;
       for (auto& part : group) {
         if constexpr (requires { part.template forward<Value>(result); }) {
@@ -170,10 +170,7 @@ Value checkpoint_sequential(Modules& modules, int64_t segments, const Value& inp
       }
       return result;
     };
-    if (is_last) {
-      auto last = run;
-      return last(value);
-    }
+    if (is_last) return run(value);
     value = checkpoint(options, run, value);
   }
   return value;
