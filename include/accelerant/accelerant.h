@@ -1,5 +1,5 @@
-// All of Accelerant but dist/sync_batch_norm.h, which costs as much as torch/torch.h. Programs that care for
-// compile time include the parts they use.
+// All of Accelerant but dist/sync_batch_norm.h and nn/linear.h, which cost as much as torch/torch.h. Programs that
+// care for compile time include the parts they use.
 #pragma once
 
 #include "accelerant/accelerator/accelerator.h"
@@ -16,6 +16,7 @@
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerant/accelerator/profile.h"
 #include "accelerant/accelerator/profile_options.h"
+#include "accelerant/accelerator/performance_options.h"
 #include "accelerant/accelerator/scheduler.h"
 #include "accelerant/accelerator/set_seed.h"
 #include "accelerant/amp/amp_optimizer.h"
@@ -77,6 +78,7 @@
 #include "accelerant/launch/rank_result.h"
 #include "accelerant/launch/run_ranks.h"
 #include "accelerant/launch/start_error.h"
+#include "accelerant/nn/activation_checkpoint.h"
 #include "accelerant/optim/clip_grad.h"
 #include "accelerant/optim/fused_step.h"
 #include "accelerant/optim/lion.h"
