@@ -7,6 +7,7 @@
 #include "accelerant/accelerator/accumulate_scope.h"
 #include "accelerant/accelerator/autocast_scope.h"
 #include "accelerant/accelerator/backward_options.h"
+#include "accelerant/accelerator/capture.h"
 #include "accelerant/accelerator/checkpointing.h"
 #include "accelerant/accelerator/clear_device_cache.h"
 #include "accelerant/accelerator/epochs.h"

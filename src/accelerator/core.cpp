@@ -9,6 +9,7 @@
 #include "accelerant/core/log.h"
 #include "accelerant/core/preempted.h"
 #include "accelerant/dist/collectives.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/performance.h"
 #include "accelerator/resolve_options.h"
@@ -91,14 +92,22 @@ void Core::update_scaler_if_due() {
 void Core::update_scaler() {
   auto pending = optimizers.all();
   std::erase_if(pending, [](const auto& optimizer) { return !optimizer->has_scaled_gradients(); });
+  if (recorder != nullptr && !pending.empty()) {
+    recorder->refuse("the loss scale changes while gradients of another optimizer wait");
+  }
   // The scale as a tensor where it lies: asking for the number would wait.
   const at::Tensor one = at::ones({}, at::TensorOptions().device(*options.device));
   const at::Tensor before = pending.empty() ? at::Tensor() : scaler.scale(one);
   scaler.update();
-  scaler_has_checks = false;
   for (const auto& optimizer : pending) {
     optimizer->multiply_gradients({.device_factor = scaler.scale(one).div(before)});
   }
+  note_scaler_update();
+}
+
+void Core::note_scaler_update() {
+  if (recorder != nullptr) recorder->note([this] { note_scaler_update(); });
+  scaler_has_checks = false;
   for (const auto& optimizer : optimizers.all()) optimizer->begin_iteration();
 }
 

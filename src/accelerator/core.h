@@ -29,6 +29,7 @@ namespace accelerant::detail {
 class ModelState;
 class OptimizerState;
 class SchedulerState;
+class StepRecorder;
 
 struct PreparedLoader {
   int64_t number = 0;                      // in the order of preparation
@@ -62,6 +63,9 @@ struct Core {
   // for windows that are half complete.
   void settle_scaler();
 
+  // What the host does when the scaler has been updated.
+  void note_scaler_update();
+
   // Schedules that wait for the device to tell whether an update was made move on now.
   void settle_schedules() const;
 
@@ -89,10 +93,12 @@ struct Core {
   int64_t prepared_loaders = 0;                       // so far, since free_memory()
   GradScaler scaler;
   Accumulation accumulation;
-  bool manual_sync = true;         // sync_gradients for optimizers outside of all windows
-  bool scaler_has_checks = false;  // an optimizer was unscaled or stepped since its last update
-  int64_t backwards = 0;           // run so far
-  int64_t updates = 0;             // steps of optimizers so far
+  bool manual_sync = true;           // sync_gradients for optimizers outside of all windows
+  bool scaler_has_checks = false;    // an optimizer was unscaled or stepped since its last update
+  int64_t backwards = 0;             // run so far
+  int64_t updates = 0;               // steps of optimizers so far
+  int64_t loads = 0;                 // states loaded so far, or parts of one
+  StepRecorder* recorder = nullptr;  // while a step runs that is or will be captured
 
   // The last backward that exchanged gradients: when it ended, and how long this process had waited for others
   // by then. In seconds.

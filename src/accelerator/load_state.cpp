@@ -178,6 +178,7 @@ std::vector<Checkpoints::Change> Checkpoints::changes_of_models(Resume& resume) 
 
 // Everything is checked first and changed then.
 void Checkpoints::load_objects(Resume& resume, bool all) const {
+  ++core_.loads;
   Resume loaded = resume;
   const StateSource& source = *resume.source;
   const StateSource::Contents saved = source.contents();
@@ -240,6 +241,7 @@ void Checkpoints::load_custom(const StateSource& source, const CustomObject& obj
 }
 
 void Checkpoints::load_trainer(const StateSource& source) {
+  ++core_.loads;
   core_.settle_scaler();  // what it has seen of gradients is past
   if (const auto scaler = source.scaler()) core_.scaler.load_state_dict(*scaler);
   if (const auto progress = source.progress()) core_.progress->load_state_dict(*progress);

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "accelerant/core/error.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_placement.h"
@@ -34,16 +35,6 @@ std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
   std::size_t fingerprint = 1;
   any_parameter(optimizer, [&](const at::Tensor& parameter) {
     mix(fingerprint, reinterpret_cast<std::uintptr_t>(parameter.unsafeGetTensorImpl()));
-    return false;
-  });
-  return fingerprint;
-}
-
-// Another number when a gradient comes, goes or is written to. 0: there are none.
-std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer) {
-  std::size_t fingerprint = 0;
-  any_parameter(optimizer, [&](const at::Tensor& parameter) {
-    mix_gradient(fingerprint, parameter);
     return false;
   });
   return fingerprint;
@@ -155,8 +146,11 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
 
   if (closure) {
     if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
+    if (core->recorder != nullptr) core->recorder->refuse("an optimizer steps with a closure");
     last_step_ = step_.step(core->scaler, closure);
   } else if (!has_gradients(*optimizer_)) {
+    if (core->recorder != nullptr)
+      core->recorder->refuse("an optimizer has no gradients to step with");
     give_up_step();
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
   } else {
@@ -168,21 +162,29 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
       core->update_scaler();
     }
     correct_gradients();
+    refuse_capture_of_host_step();
     last_step_ = step_.step(core->scaler);
   }
-  stage_ = Stage::done;
-  ++core->updates;
-  core->scaler_has_checks = true;
-  used_gradients_ = fingerprint_of_gradients(*optimizer_);
-  backwards_at_last_step_ = core->backwards;
-  if (window_) window_->stepped = window_->gathered.used = true;
+  if (core->recorder != nullptr) core->recorder->note_step(*this, *last_step_);
+  note_stepped(*last_step_);
   // In an autocast scope around several iterations, copies of the weights would be out of date now.
   at::autocast::clear_cache();
   return *last_step_;
 }
 
+void OptimizerState::note_stepped(StepResult result) {
+  const auto core = require_core(core_);
+  last_step_ = std::move(result);
+  stage_ = Stage::done;
+  ++core->updates;
+  core->scaler_has_checks = true;
+  used_gradients_ = fingerprint_of_gradients();
+  backwards_at_last_step_ = core->backwards;
+  if (window_) window_->stepped = window_->gathered.used = true;
+}
+
 bool OptimizerState::has_used_gradients() const {
-  return used_gradients_ != 0 && used_gradients_ == fingerprint_of_gradients(*optimizer_);
+  return used_gradients_ != 0 && used_gradients_ == fingerprint_of_gradients();
 }
 
 bool OptimizerState::has_scaled_gradients() const {
@@ -197,7 +199,19 @@ void OptimizerState::zero_grad(bool set_to_none) {
       window_ ? has_used_gradients() || (window_->complete && window_->micro_steps <= 1)
               : is_at_boundary();
   if (!may_clear) return;
-  clear_gradients(*optimizer_, set_to_none);
+  StepRecorder* const recorder = require_core(core_)->recorder;
+  const bool keeps_them = recorder != nullptr && recorder->keeps_gradients();
+  clear_gradients(*optimizer_, set_to_none && !keeps_them);
+  if (recorder != nullptr) {
+    recorder->note([this] {
+      note_gradients_written();
+      note_cleared();
+    });
+  }
+  note_cleared();
+}
+
+void OptimizerState::note_cleared() {
   give_up_step();
   if (window_ && window_->complete) window_->gathered.used = true;
 }
@@ -240,10 +254,16 @@ void OptimizerState::finish_gradients() {
   correct_gradients();
   if (core->scaler.is_enabled() && stage_ == Stage::ready) {
     core->scaler.unscale_(*optimizer_);
-    stage_ = Stage::unscaled;
-    core->scaler_has_checks = true;
+    note_unscaled();
   }
   step_.write_noted();
+}
+
+void OptimizerState::note_unscaled() {
+  const auto core = require_core(core_);
+  if (core->recorder != nullptr) core->recorder->note([this] { note_unscaled(); });
+  stage_ = Stage::unscaled;
+  core->scaler_has_checks = true;
 }
 
 std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model, double max_norm) {
@@ -274,6 +294,9 @@ void OptimizerState::correct_gradients() {
     return false;
   });
   if (!gradients.empty()) multiply(gradients, correction);
+  if (StepRecorder* const recorder = require_core(core_)->recorder) {
+    recorder->note([window = window_, marks = corrected] { window->gathered.corrected = marks; });
+  }
 }
 
 void OptimizerState::multiply_gradients(const Correction& correction) {

@@ -1,8 +1,10 @@
 // What lies behind the handles of one prepared optimizer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -23,6 +25,33 @@ class OptimizerState {
 
   StepResult step(const std::function<at::Tensor()>& closure);
   void zero_grad(bool set_to_none);
+
+  // Calls f with every parameter, until it returns true.
+  bool any_parameter(const std::function<bool(const at::Tensor&)>& f) const;
+
+  // --- For steps that are captured (capture/) ---
+
+  // A graph with its step is about to be captured or replayed: options that have changed go to the device.
+  void refresh_options();
+
+  // A graph with its step was captured, which has changed nothing on the device.
+  void end_capture();
+
+  // What the host notes of a step, of zero_grad() and of a backward.
+  void note_stepped(StepResult result);
+  void note_cleared();
+  void note_gradients_written();
+  void note_parameters_written();
+
+  // What the host knows of it between two steps.
+  struct Progress;
+  Progress progress() const;
+  void restore(const Progress& progress);
+
+  // The last window that concerned it; null before the first.
+  const std::shared_ptr<Window>& window() const { return window_; }
+
+  // --- ---
 
   // The result of the last step that was executed; none before the first.
   const std::optional<StepResult>& last_step() const { return last_step_; }
@@ -105,6 +134,11 @@ class OptimizerState {
   // An Error if the last backward did not exchange all gradients between processes.
   void require_exchanged() const;
   void correct_gradients();
+  void note_unscaled();
+  // Numbers that the host computes stay what they were in a graph: step counts, learning rates, skipping.
+  void refuse_capture_of_host_step();
+  // Another number when a gradient comes, goes or is written to. 0: there are none.
+  std::size_t fingerprint_of_gradients() const;
 
   std::weak_ptr<Core> core_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
@@ -119,6 +153,14 @@ class OptimizerState {
   int64_t backwards_at_last_step_ = 0;  // of all that the Accelerator has run
 
   mutable Ownership ownership_;  // a cache
+};
+
+struct OptimizerState::Progress {
+  std::shared_ptr<Window> window = {};
+  Stage stage = Stage::ready;
+  std::optional<StepResult> last_step = std::nullopt;
+  bool has_used_gradients = false;
+  int64_t backwards_at_last_step = 0;
 };
 
 }  // namespace accelerant::detail

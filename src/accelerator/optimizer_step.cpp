@@ -50,6 +50,12 @@ void OptimizerStep::discard() {
   if (fused_) fused_->discard();
 }
 
+bool OptimizerStep::is_on_device() { return fused() != nullptr && fused()->can_step(); }
+
+void OptimizerStep::refresh_options() {
+  if (fused_) fused_->refresh_options();
+}
+
 void OptimizerStep::sync() {
   if (fused_) fused_->sync();
 }

@@ -29,6 +29,12 @@ class OptimizerStep {
   // There will be no step with these gradients.
   void discard();
 
+  // Whether the next step needs nothing of the host, so that a graph can hold it.
+  bool is_on_device();
+
+  // A graph with the step is about to be captured or replayed: options that have changed go to the device.
+  void refresh_options();
+
   // What the optimizer knows of its steps becomes what the device knows. Waits for it.
   void sync();
 

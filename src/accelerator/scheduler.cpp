@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/scheduler_state.h"
 
@@ -56,6 +57,11 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
 
 void SchedulerState::step() {
   const auto core = require_core(core_);
+  // Nothing has been updated yet: it is due with each replay.
+  if (core->recorder != nullptr && core->recorder->is_capturing()) {
+    core->recorder->note([this] { step(); });
+    return;
+  }
   const auto span = core->timeline().span(Phase::schedule);
   if (core->options.schedule_unit == ScheduleUnit::call) {
     schedule_->advance(1);
@@ -87,7 +93,9 @@ void SchedulerState::settle() {
 }
 
 void SchedulerState::step(double metric) {
-  const auto span = require_core(core_)->timeline().span(Phase::schedule);
+  const auto core = require_core(core_);
+  if (core->recorder != nullptr) core->recorder->refuse("a schedule gets a metric of the host");
+  const auto span = core->timeline().span(Phase::schedule);
   settle();
   schedule_->advance_by_metric(metric);
 }

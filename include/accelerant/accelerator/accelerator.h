@@ -45,6 +45,7 @@
 #include "accelerant/accelerator/accumulate_scope.h"
 #include "accelerant/accelerator/autocast_scope.h"
 #include "accelerant/accelerator/backward_options.h"
+#include "accelerant/accelerator/capture.h"
 #include "accelerant/accelerator/checkpointing.h"
 #include "accelerant/accelerator/epochs.h"
 #include "accelerant/accelerator/jit_model.h"
@@ -191,6 +192,12 @@ class Accelerator {
   // scope does nothing.
   AutocastScope autocast() const;
   AutocastScope autocast(const AutocastSettings& settings) const;
+
+  // The whole step as a CUDA graph that is replayed in each call, where that can be: see capture.h.
+  template <class F>
+  CapturedStep<std::decay_t<F>> capture(F&& step, const CaptureOptions& options = {}) {
+    return {core_, std::forward<F>(step), options};
+  }
 
   // Gives up what was gathered: windows that are half complete end here, and the gradients of all
   // prepared optimizers are cleared. For going on after an exception in the middle of a window.
