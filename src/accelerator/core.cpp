@@ -1,11 +1,9 @@
 #include "accelerator/core.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
@@ -13,22 +11,12 @@
 #include "accelerant/dist/collectives.h"
 #include "accelerator/capture/recorder.h"
 #include "accelerator/optimizer_state.h"
+#include "accelerator/performance.h"
 #include "accelerator/resolve_options.h"
 #include "accelerator/scheduler_state.h"
-#include "core/heap.h"
-#include "dist/network.h"
 #include "dist/preemption.h"
 
 namespace accelerant::detail {
-namespace {
-
-// Processes of one machine that use all of its cores each only get in each other's way.
-void share_cores(const dist::Environment& environment) {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  at::set_num_threads(dist::threads_per_process(environment));
-}
-
-}  // namespace
 
 Core::Core(AcceleratorOptions given)
     : environment(dist::Environment::detect()),
@@ -39,10 +27,8 @@ Core::Core(AcceleratorOptions given)
   if (environment.use_distributed()) {
     environment.distributed_type = options.device->is_cpu() ? dist::DistributedType::multi_cpu
                                                             : dist::DistributedType::multi_gpu;
-    share_cores(environment);
-    // Which gradients lie at the top of the heap, and are given back in each step, changes with the exchange.
-    if (options.device->is_cpu()) keep_freed_memory();
   }
+  apply(options.performance, environment);
   world = dist::World::join(environment, options.process_group, *options.device);
   if (*options.project.save_on_preemption) preemption = std::make_unique<dist::Preemption>(*world);
   if (world->is_connected()) batch_channel = data::batch_channel(world);

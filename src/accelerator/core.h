@@ -14,6 +14,7 @@
 #include "accelerant/data/loader_state.h"
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/world.h"
+#include "accelerant/track/timeline.h"
 #include "accelerator/accumulation.h"
 #include "accelerator/checkpoints.h"
 #include "accelerator/registry.h"
@@ -81,6 +82,9 @@ struct Core {
   std::vector<std::shared_ptr<OptimizerState>> owners_of(
       const std::vector<at::Tensor>& tensors) const;
 
+  // Records the phases of the training while profile() is in force.
+  Timeline& timeline() const { return *world->timeline(); }
+
   dist::Environment environment;
   AcceleratorOptions options;
   std::shared_ptr<dist::World> world;                 // connected with several processes
@@ -99,6 +103,7 @@ struct Core {
   std::optional<double> last_backward_end = std::nullopt;
   double waited_at_last_backward = 0;
 
+  bool profiling = false;  // a ProfileScope is in force
   bool trigger = false;
   bool joining = false;  // inside join_uneven_inputs(): not all processes may be there
   bool warned_of_missing_window = false;

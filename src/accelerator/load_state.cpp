@@ -130,6 +130,7 @@ void Checkpoints::require_same_objects(const StateSource& source) const {
 }
 
 LoadedState Checkpoints::load(const std::optional<std::string>& folder) {
+  const auto span = core_.timeline().span("load_state", "load");
   wait();
   looked_for_resume_ = true;
   resume_.reset();

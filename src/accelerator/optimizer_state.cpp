@@ -139,6 +139,7 @@ void OptimizerState::require_exchanged() const {
 StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   const auto core = require_core(core_);
   if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
+  const auto span = core->timeline().span(Phase::step);
   if (!last_step_) require_prepared_model();
   require_exchanged();
   core->settle_schedules();
@@ -191,7 +192,7 @@ bool OptimizerState::has_scaled_gradients() const {
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
-  require_core(core_);
+  const auto span = require_core(core_)->timeline().span(Phase::zero_grad);
   // What a window of several micro-steps has gathered stays until it is used, or given up with
   // drop_gradients().
   const bool may_clear =

@@ -167,7 +167,8 @@ checkpoint::StateSaver& Checkpoints::saver() {
   if (!saver_) {
     saver_ = std::make_unique<checkpoint::StateSaver>(
         core_.world->is_connected() ? std::make_unique<BetweenProcesses>(*core_.world)
-                                    : checkpoint::agreement_with_nobody());
+                                    : checkpoint::agreement_with_nobody(),
+        core_.world->timeline());
   }
   return *saver_;
 }
@@ -211,6 +212,7 @@ void Checkpoints::require_all_processes() const {
 
 std::string Checkpoints::save(const std::optional<std::string>& folder,
                               const SaveStateOptions& options) {
+  const auto span = core_.timeline().span(Phase::save);
   finish_resume();
   require_all_processes();
   SaveRequest request;

@@ -62,6 +62,7 @@ void SchedulerState::step() {
     core->recorder->note([this] { step(); });
     return;
   }
+  const auto span = core->timeline().span(Phase::schedule);
   if (core->options.schedule_unit == ScheduleUnit::call) {
     schedule_->advance(1);
     return;
@@ -94,6 +95,7 @@ void SchedulerState::settle() {
 void SchedulerState::step(double metric) {
   const auto core = require_core(core_);
   if (core->recorder != nullptr) core->recorder->refuse("a schedule gets a metric of the host");
+  const auto span = core->timeline().span(Phase::schedule);
   settle();
   schedule_->advance_by_metric(metric);
 }

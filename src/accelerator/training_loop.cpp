@@ -79,6 +79,7 @@ Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions
 
 void run_backward(Core& core, Window* window, const at::Tensor& loss,
                   const BackwardOptions& options) {
+  const auto span = core.timeline().span(Phase::backward);
   // Set before: part of the gradients may be there even if autograd throws.
   if (window != nullptr) detail::note_backward(*window);
   if (core.recorder != nullptr) {
@@ -173,6 +174,7 @@ std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, d
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                                                        double max_norm,
                                                        const NormOptions& options) {
+  const auto span = core_->timeline().span(Phase::clip);
   if (!finish_gradients(*core_, parameters, sync_gradients())) return std::nullopt;
   return accelerant::clip_grad_norm_(parameters, max_norm, options);
 }
@@ -182,6 +184,7 @@ void Accelerator::clip_grad_value_(const ModelBase& model, double clip_value) {
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  const auto span = core_->timeline().span(Phase::clip);
   if (!finish_gradients(*core_, parameters, sync_gradients())) return;
   accelerant::clip_grad_value_(parameters, clip_value);
 }

@@ -5,6 +5,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "accelerant/track/timeline.h"
 #include "checkpoint/rotation.h"
 #include "core/files.h"
 
@@ -67,7 +68,8 @@ json to_json(const std::map<std::string, FileRecord>& records) {
 
 std::unique_ptr<Agreement> agreement_with_nobody() { return std::make_unique<Alone>(); }
 
-StateSaver::StateSaver(std::unique_ptr<Agreement> agreement) : agreement_(std::move(agreement)) {
+StateSaver::StateSaver(std::unique_ptr<Agreement> agreement, std::shared_ptr<Timeline> timeline)
+    : agreement_(std::move(agreement)), timeline_(std::move(timeline)) {
   if (agreement_->is_alone()) before_end_.emplace([this] { finish_before_end(); });
 }
 
@@ -108,6 +110,7 @@ void StateSaver::save_in_background(SaveRequest request) {
   job->snapshot = &snapshots_[next_snapshot_];
   next_snapshot_ = (next_snapshot_ + 1) % kSnapshots;
   try {
+    const auto span = timeline_->span("copy for checkpoint", "save");
     request.parts = job->snapshot->take(request.parts);
   } catch (const std::exception& error) {
     // The other processes count on this one to take part.
@@ -127,6 +130,8 @@ void StateSaver::wait() { wait_for_jobs(0); }
 
 void StateSaver::wait_for_jobs(std::size_t most) {
   std::unique_lock lock(mutex_);
+  if (jobs_.size() <= most) return;
+  const auto span = timeline_->span("wait for checkpoint writer", "save");
   while (jobs_.size() > most) {
     const std::shared_ptr<Job> job = jobs_.front();
     changed_.wait(lock, [&] { return job->done; });
@@ -159,6 +164,7 @@ void StateSaver::finish_before_end() noexcept {
 }
 
 void StateSaver::run_jobs() {
+  timeline_->name_thread("checkpoint writer");
   std::unique_lock lock(mutex_);
   while (true) {
     std::shared_ptr<Job> job;
@@ -185,6 +191,7 @@ void StateSaver::run_jobs() {
 }
 
 void StateSaver::run(const SaveRequest& request) {
+  const auto span = timeline_->span("write checkpoint", "save");
   const bool is_first = agreement_->rank() == 0;
   std::string begun;
   if (is_first) {

@@ -20,6 +20,10 @@
 #include "checkpoint/state_part.h"
 #include "core/before_end.h"
 
+namespace accelerant {
+class Timeline;
+}
+
 namespace accelerant::checkpoint {
 
 // How the processes of a run exchange texts about a save. All call it in the same order; not from two threads at once.
@@ -64,7 +68,8 @@ struct SaveRequest {
 
 class StateSaver {
  public:
-  explicit StateSaver(std::unique_ptr<Agreement> agreement);
+  // What is saved, and when, goes to the timeline while it is on.
+  StateSaver(std::unique_ptr<Agreement> agreement, std::shared_ptr<Timeline> timeline);
 
   // Waits for saves in the background. Their Errors, if nobody has got them, are logged. The same is done before an
   // exception that nobody catches ends the process, unless there are others: those must hear of it at once.
@@ -105,6 +110,7 @@ class StateSaver {
   void wait_for_jobs(std::size_t most);
 
   std::unique_ptr<Agreement> agreement_;
+  std::shared_ptr<Timeline> timeline_;
   HostSnapshot snapshots_[kSnapshots];
   std::size_t next_snapshot_ = 0;
 

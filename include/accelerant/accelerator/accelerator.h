@@ -52,6 +52,7 @@
 #include "accelerant/accelerator/model.h"
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerant/accelerator/prepare_traits.h"
+#include "accelerant/accelerator/profile.h"
 #include "accelerant/accelerator/scheduler.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
@@ -269,6 +270,16 @@ class Accelerator {
     ((handles = Handles()), ...);
     forget_everything();
   }
+
+  // Records where the time goes as long as the object that is returned is there: see profile.h. Without options: those
+  // of the Accelerator.
+  ProfileScope profile();
+  ProfileScope profile(const ProfileOptions& options);
+
+  // Where the phases of the training are recorded while profile() is in force. For spans of the program's own:
+  //
+  //   const auto span = accelerator.timeline().span("augment");
+  Timeline& timeline();
 
   // Waits for asynchronous saves, and throws the Error of one, then ends the connections between processes. The
   // Accelerator's destructor does so, too, but logs the Error; call it where the

@@ -13,6 +13,8 @@
 #include <optional>
 #include <string>
 
+#include "accelerant/accelerator/performance_options.h"
+#include "accelerant/accelerator/profile_options.h"
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/dist/data_parallel.h"
 #include "accelerant/dist/process_group_options.h"
@@ -135,6 +137,12 @@ struct AcceleratorOptions {
   // With several processes: how they are connected, and how models exchange gradients.
   dist::ProcessGroupOptions process_group = {};
   dist::DataParallelOptions data_parallel = {};
+
+  // Settings of libtorch and of the process for speed.
+  PerformanceOptions performance = {};
+
+  // What profile() does where it is told nothing.
+  ProfileOptions profile = {};
 };
 
 }  // namespace accelerant
