@@ -120,7 +120,8 @@ struct Core {
   std::unique_ptr<dist::Preemption> preemption;  // null if signals are not watched
   int64_t updates_seen_by_preemption = 0;
 
-  Checkpoints checkpoints{*this};  // behind the others, so that its saves end before the connections do
+  // Behind the others, so that its saves end before the connections do.
+  Checkpoints checkpoints{*this};
 
   // For steps that are captured, see capture/.
   int64_t loads = 0;                 // states loaded so far, or parts of one
