@@ -93,10 +93,12 @@ struct Core {
   int64_t prepared_loaders = 0;                       // so far, since free_memory()
   GradScaler scaler;
   Accumulation accumulation;
-  bool manual_sync = true;         // sync_gradients for optimizers outside of all windows
-  bool scaler_has_checks = false;  // an optimizer was unscaled or stepped since its last update
-  int64_t backwards = 0;           // run so far
-  int64_t updates = 0;             // steps of optimizers so far
+  bool manual_sync = true;           // sync_gradients for optimizers outside of all windows
+  bool scaler_has_checks = false;    // an optimizer was unscaled or stepped since its last update
+  int64_t backwards = 0;             // run so far
+  int64_t updates = 0;               // steps of optimizers so far
+  int64_t loads = 0;                 // states loaded so far, or parts of one
+  StepRecorder* recorder = nullptr;  // while a step runs that is or will be captured
 
   // The last backward that exchanged gradients: when it ended, and how long this process had waited for others
   // by then. In seconds.
@@ -120,12 +122,7 @@ struct Core {
   std::unique_ptr<dist::Preemption> preemption;  // null if signals are not watched
   int64_t updates_seen_by_preemption = 0;
 
-  // Behind the others, so that its saves end before the connections do.
-  Checkpoints checkpoints{*this};
-
-  // For steps that are captured, see capture/.
-  int64_t loads = 0;                 // states loaded so far, or parts of one
-  StepRecorder* recorder = nullptr;  // while such a step runs
+  Checkpoints checkpoints{*this};  // last, so that its saves end before the connections do
 };
 
 // The Core of a prepared object; an Error if the Accelerator is gone or has forgotten the object.
