@@ -287,7 +287,7 @@ void OptimizerState::correct_gradients() {
   if (!correction.is_needed()) return;
   auto& corrected = window_->gathered.corrected;
   std::vector<at::Tensor> gradients;
-  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+  any_parameter([&](const at::Tensor& parameter) {
     const bool first_time =
         parameter.grad().defined() && corrected.insert(parameter.unsafeGetTensorImpl()).second;
     if (first_time) gradients.push_back(parameter.grad());
@@ -301,7 +301,7 @@ void OptimizerState::correct_gradients() {
 
 void OptimizerState::multiply_gradients(const Correction& correction) {
   std::vector<at::Tensor> gradients;
-  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+  any_parameter([&](const at::Tensor& parameter) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
     return false;
   });
@@ -316,7 +316,7 @@ const OptimizerState::Ownership& OptimizerState::ownership() const {
     return ownership_;
   }
   ownership_ = {.fingerprint = fingerprint, .models_version = version};
-  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+  any_parameter([&](const at::Tensor& parameter) {
     ownership_.tensors.insert(parameter.unsafeGetTensorImpl());
     return false;
   });
