@@ -56,10 +56,10 @@ class Sides:
         for side in self.processes:
             self.ask(side, *words)
 
-    def measure(self, cases, rounds):
+    def measure(self, cases, rounds, warm_ups=2):
         """The cases are (name, side, words...); the result is {name: {what was answered: Figure}}."""
         times = collections.defaultdict(lambda: collections.defaultdict(list))
-        for _, side, *words in 2 * cases:
+        for _, side, *words in warm_ups * cases:
             self.ask(side, *words)  # for nothing; twice, as asynchronous saves have two buffers
         for number in range(rounds):
             # Whoever comes first may find a colder machine; so turns change.
@@ -141,7 +141,7 @@ def training_table(sides, folder, device, size, steps, every, rounds):
     cases = [(f"no saves, {side}", side, "train", "none", size, f"{folder}/{side}", steps, every)
              for side in ("ours", "python")]
     cases += [(name, side, "train", way, size, f"{folder}/{side}", steps, every) for name, side, way in WAYS]
-    figures = sides.measure(cases, rounds)
+    figures = sides.measure(cases, rounds, warm_ups=0)  # the saves before have filled the buffers
     lines = [f"## Training of {size} on {device} with a save every {every} of {steps} steps", "",
              "| | steps/s | slower than without saves | until the last save is complete, s |", "|---|---|---|---|"]
     for name, side, *_ in cases:
@@ -153,13 +153,13 @@ def training_table(sides, folder, device, size, steps, every, rounds):
 
 def state_tables(program, rounds, quick):
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rounds = 1 if quick else 2 * rounds + 1
+    save_rounds = 1 if quick else 2 * rounds + 1
     with tempfile.TemporaryDirectory() as folder, Sides(program, "checkpoint_loop.py") as sides:
-        lines = state_table(sides, folder, "100MB", rounds)
-        size, steps, every = ("1GB", 2000, 500) if device == "cuda" and not quick else ("100MB", 40, 20)
+        lines = state_table(sides, folder, "100MB", save_rounds)
+        size, steps, every = ("1GB", 600, 200) if device == "cuda" and not quick else ("100MB", 40, 20)
         if not quick:
-            lines += ["", *state_table(sides, folder, "1GB", rounds)]
-        lines += ["", *training_table(sides, folder, device, size, steps, every, 1 if quick else 3)]
+            lines += ["", *state_table(sides, folder, "1GB", save_rounds)]
+        lines += ["", *training_table(sides, folder, device, size, steps, every, 1 if quick else rounds)]
     return lines
 
 
