@@ -188,7 +188,8 @@ bool OptimizerState::has_used_gradients() const {
 }
 
 bool OptimizerState::has_scaled_gradients() const {
-  return stage_ == Stage::ready && has_gradients(*optimizer_) && !has_used_gradients();
+  return stage_ == Stage::ready && has_gradients(*optimizer_) && !has_used_gradients() &&
+         !has_cleared_gradients();
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
@@ -213,7 +214,12 @@ void OptimizerState::zero_grad(bool set_to_none) {
 
 void OptimizerState::note_cleared() {
   give_up_step();
+  cleared_gradients_ = fingerprint_of_gradients();
   if (window_ && window_->complete) window_->gathered.used = true;
+}
+
+bool OptimizerState::has_cleared_gradients() const {
+  return cleared_gradients_ != 0 && cleared_gradients_ == fingerprint_of_gradients();
 }
 
 void OptimizerState::give_up_step() {

@@ -87,6 +87,9 @@ class OptimizerState {
   // The gradients are the ones of the last step, and no other has been added since.
   bool has_used_gradients() const;
 
+  // There are gradients, but zero_grad() has filled them with zeros, and nothing has been added since.
+  bool has_cleared_gradients() const;
+
   // There are gradients that bear the loss scale.
   bool has_scaled_gradients() const;
 
@@ -156,6 +159,9 @@ class OptimizerState {
   int64_t backwards_at_last_step_ = 0;  // of all that the Accelerator has run
 
   mutable Ownership ownership_;  // a cache
+
+  std::size_t cleared_gradients_ =
+      0;  // fingerprint of the gradients after the last zero_grad(); 0: none
 };
 
 struct OptimizerState::Progress {

@@ -144,6 +144,7 @@ TEST_F(Capture, ReplaysTrainTheSameOutsideOfWindows) {
   for (const bool in_front : {false, true}) {
     for (const Precision precision : {Precision::no, Precision::fp16}) {
       auto setup = with_steps(1, precision);
+      setup.options.scaler.init_scale = 64;  // these graphs cannot tell of an overflow
       setup.windows = false;
       setup.clears_in_front = in_front;
       EXPECT_GE(expect_same_training(setup, 4).replays, 12);
@@ -233,7 +234,7 @@ TEST_F(Capture, FailingOneRunsEagerlyAsIfNothingHadHappened) {
     auto step = training.accelerator.capture([&](const torch::Tensor& x, const torch::Tensor& y) {
       // In front of all that changes tensors: these graphs, unlike CUDA's, do so.
       auto window = training.accelerator.accumulate(training.model);
-      if (++calls == 6) throw std::runtime_error("not in a graph");
+      if (++calls == 4) throw std::runtime_error("not in a graph");
       return training.inner(x, y);
     });
     Seen got;

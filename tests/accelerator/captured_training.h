@@ -54,7 +54,7 @@ inline accelerant::data::Loader<Pairs> pairs_of(const CaptureSetup& setup) {
   if (setup.overflow_at) x[*setup.overflow_at * setup.batch_size][0] = 1e30;
   return accelerant::data::loader(
       accelerant::data::tensors(x, y),
-      {.batch_size = setup.batch_size, .drop_last = setup.drop_last, .num_workers = setup.workers});
+      {.batch_size = setup.batch_size, .drop_last = setup.drop_last, .workers = setup.workers});
 }
 
 // What a program sees of a training.
