@@ -253,7 +253,8 @@ void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody&
   StepOutputs outputs = detached(body(captured.inputs));
   core.update_scaler_if_due();
 
-  if (core.scaler_has_checks) recorder.refuse("it leaves the update of the loss scale to others");
+  if (waits_for_scaler_update(core))
+    recorder.refuse("it leaves the update of the loss scale to others");
   const bool has_other_windows = std::ranges::any_of(recorder.windows(), [&](const auto& window) {
     return std::ranges::find(windows_, window) == windows_.end();
   });

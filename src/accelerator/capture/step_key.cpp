@@ -99,8 +99,12 @@ uint64_t fingerprint_of_surroundings(const Core& core) {
   return fingerprint;
 }
 
+bool waits_for_scaler_update(const Core& core) {
+  return core.scaler.is_enabled() && core.scaler_has_checks;
+}
+
 std::string why_not_now(const Core& core, const Windows& windows) {
-  if (core.scaler_has_checks) return "the loss scale is not up to date";
+  if (waits_for_scaler_update(core)) return "the loss scale is not up to date";
   if (core.accumulation.open() != nullptr) return "an accumulate() is open around it";
   for (const auto& window : windows) {
     if (window->is_gathering() && window->gathered.form == Gathered::Form::items) {
@@ -111,7 +115,7 @@ std::string why_not_now(const Core& core, const Windows& windows) {
   const auto optimizers = core.optimizers.all();
   const bool in_transition =
       windows.empty() && std::ranges::any_of(optimizers, [](const auto& optimizer) {
-        return optimizer->window() != nullptr;
+        return optimizer->window() != nullptr && optimizer->window()->complete;
       });
   return in_transition ? "an optimizer is still in a window" : "";
 }

@@ -25,6 +25,9 @@ StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs,
 // parameters have moved, a state was loaded, or rules have changed that are part of graphs.
 uint64_t fingerprint_of_surroundings(const Core& core);
 
+// Whether an optimizer was unscaled or stepped since the last update of the loss scale.
+bool waits_for_scaler_update(const Core& core);
+
 // Why no graph fits the state that the step begins with, although one may fit the next; empty if one can.
 std::string why_not_now(const Core& core, const std::vector<std::shared_ptr<Window>>& windows);
 
