@@ -84,15 +84,16 @@ void count_non_finite(const T* values, std::int64_t size, T factor, StepPartial&
   }
 }
 
-StepPartial check_block(const void* gradient, ScalarKind kind, std::int64_t size, float factor) {
+StepPartial check_block(const void* gradient, ScalarKind kind, std::int64_t size, double product) {
   StepPartial partial{};
   if (kind == ScalarKind::float64) {
     const auto* const values = static_cast<const double*>(gradient);
-    const SquareSum squares = loops().squares64(values, size, factor);
+    const SquareSum squares = loops().squares64(values, size, product);
     partial.sum_of_squares = squares.sum;
-    if (!squares.finite) count_non_finite(values, size, static_cast<double>(factor), partial);
+    if (!squares.finite) count_non_finite(values, size, product, partial);
     return partial;
   }
+  const auto factor = static_cast<float>(product);
   float buffer[kTile];
   const std::int64_t step = kind == ScalarKind::float32 ? size : kTile;
   for (std::int64_t i = 0; i < size; i += step) {
@@ -207,7 +208,7 @@ void for_each_block(std::span<const std::int64_t> costs, const F& f) {
 
 void check_gradients(const StepTables& tables, std::span<const std::int64_t> costs,
                      const StepFactors& factors, StepOutcome* outcome) {
-  const float factor = product_of(factors);
+  const double factor = product_of(factors);
   for_each_block(costs, [&](std::int64_t index, Memo&) {
     const StepBlock& block = tables.blocks[index];
     const StepTensor& tensor = tables.tensors[block.tensor];
@@ -223,7 +224,8 @@ void check_gradients(const StepTables& tables, std::span<const std::int64_t> cos
     finite &= (tables.partials[i].inf | tables.partials[i].nan) == 0;
   }
   outcome->found_inf = finite ? 0.0F : 1.0F;
-  outcome->norm = static_cast<float>(std::sqrt(sum));
+  outcome->exact_norm = std::sqrt(sum);
+  outcome->norm = static_cast<float>(outcome->exact_norm);
 }
 
 void apply_step(const StepTables& tables, std::span<const std::int64_t> costs, std::int32_t tensors,
