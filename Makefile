@@ -12,13 +12,14 @@ PROCESSES ?= 2
 
 build_dir = $(if $(filter release,$(PRESET)),build,build/$(PRESET))
 cmake_build = cmake --build --preset $(PRESET) -j $(JOBS)
+python = $$(sed -n 's/^set(ACCELERANT_PYTHON "\([^"]*\)".*/\1/p' build/setup.cmake)
 
-.PHONY: help build demo test test-long fuzz bench lint format clean distclean
+.PHONY: help build demo test test-long fuzz bench bench-check lint format clean distclean
 
 help: ## Show this text
 	@echo 'Usage: make TARGET [PRESET=release|dev|asan|tsan] [JOBS=N]'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'The first run sets the machine up (scripts/setup --help tells how).'
 
@@ -51,11 +52,17 @@ fuzz: ## Run the fuzzers, a minute each (with clang)
 	@cmake --build --preset fuzz -j $(JOBS)
 	@ctest --preset fuzz $(ARGS)
 
-bench: ## Run the benchmarks against Python and plain libtorch
+bench: ## Measure against Python, plain libtorch and the machine itself (ARGS='--full', '--only tail', '--help')
 	@scripts/setup test
 	@scripts/configure $(PRESET)
-	@$(cmake_build)
-	@$(cmake_build) --target bench
+	@$(cmake_build) --target benchmark-programs
+	@$(python) benchmarks/run.py --build $(build_dir) $(ARGS)
+
+bench-check: ## Measure shortly, and fail where a ratio is 15 % under the stored one (ARGS='--store' stores)
+	@scripts/setup test
+	@scripts/configure $(PRESET)
+	@$(cmake_build) --target benchmark-programs
+	@$(python) benchmarks/check.py --build $(build_dir) $(ARGS)
 
 lint: ## Check format and style of all files
 	@scripts/setup lint

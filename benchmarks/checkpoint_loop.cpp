@@ -8,7 +8,7 @@
 //                             step was done; "complete": until the last save was, too
 //
 // The ways are none, sync and async; the sizes, of weights and AdamW's state together, 100MB and 1GB. checkpoint_loop.py
-// has the same trainings and ways of Python, and checkpoint.py asks both in turn.
+// has the same trainings and ways of Python, and workloads/checkpoint.py asks both in turn.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 

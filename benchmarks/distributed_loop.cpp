@@ -5,10 +5,10 @@
 //   bench-distributed loader RANKS SECONDS  the cost of a loader for the last of so many processes
 //
 // The first two are started once for each rank, with torchrun's variables, and all ranks get the same
-// requests. A request is a line `TASK MODE BUCKET STEPS`: task mlp-ROWS or gpt; mode sync or no_sync,
+// requests. A request is a line `TASK MODE BUCKET STEPS`: task mlp-ROWS or gpt-tiny; mode sync or no_sync,
 // that is with or without the exchange of gradients; the bucket size in MiB, 0 for the default. The
-// answer is the median of so many steps. distributed_loop.py answers the same, and distributed.py asks
-// both in turn.
+// answer is the median of so many steps. distributed_loop.py answers the same, and workloads/ddp.py
+// asks both in turn.
 #include <ATen/record_function.h>
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
@@ -26,6 +26,7 @@
 #include <tuple>
 #include <vector>
 
+#include "stopwatch.h"
 #include "training_tasks.h"
 
 namespace {
@@ -47,15 +48,6 @@ struct Answer {
   int64_t parameters = 0;
   int64_t exchanges = 0;  // collectives in a step
 };
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.at(values.size() / 2);
-}
 
 // Counts the collectives of Gloo that begin while it lives.
 class ExchangeCounter {
@@ -87,7 +79,7 @@ Answer train(const Task& task, const Request& request) {
   accelerant::AcceleratorOptions options = {.cpu = true};
   if (request.bucket_mib > 0) options.data_parallel.bucket_cap_mb = request.bucket_mib;
   accelerant::Accelerator accelerator(options);
-  auto network = task.make_network();
+  auto network = task.template make_network<OurLinear>();
   auto torch_optimizer = task.make_optimizer(network->parameters());
   auto cosine = accelerant::optim::cosine_annealing(*torch_optimizer, {.t_max = kScheduleSteps});
   auto [model, optimizer, scheduler] = accelerator.prepare(network, torch_optimizer, cosine);
@@ -127,9 +119,7 @@ Answer train(const Task& task, const Request& request) {
 }
 
 Answer train(const std::string& task, const Request& request) {
-  if (task == "gpt") return train(GptTask(/*large=*/false), request);
-  if (task.starts_with("mlp-")) return train(MlpTask(std::stoll(task.substr(4))), request);
-  throw std::invalid_argument("no such task: " + task);
+  return with_task(task, /*cuda=*/false, [&](const auto& made) { return train(made, request); });
 }
 
 std::string answer(const std::string& text) {
@@ -149,9 +139,9 @@ std::string answer(const std::string& text) {
 }
 
 void first_step() {
-  const MlpTask task(64);
+  const MlpTask task{.batch = 64};
   accelerant::Accelerator accelerator({.cpu = true});
-  auto network = task.make_network();
+  auto network = task.make_network<OurLinear>();
   auto torch_optimizer = task.make_optimizer(network->parameters());
   auto [model, optimizer] = accelerator.prepare(network, torch_optimizer);
   const auto [data, target] = task.make_data(1);

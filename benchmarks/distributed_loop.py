@@ -12,13 +12,11 @@ from accelerate.data_loader import prepare_data_loader
 from accelerate.state import AcceleratorState
 from torch.autograd.profiler import profile
 from torch.utils.data import DataLoader, TensorDataset
-from training_loop import MAX_NORM, SCHEDULE_STEPS, GptTask, MlpTask, parameter_count
+from training_tasks import MlpTask, parameter_count, task_named
 
+MAX_NORM = 1.0
+SCHEDULE_STEPS = 1_000_000
 WARM_UP_STEPS = 4
-
-
-def task_named(name):
-    return GptTask(large=False) if name == "gpt" else MlpTask(int(name.removeprefix("mlp-")))
 
 
 def answer(request):
@@ -27,7 +25,7 @@ def answer(request):
     AcceleratorState._reset_state(reset_partial_state=True)  # the group of processes stays
     handlers = [DistributedDataParallelKwargs(bucket_cap_mb=float(bucket))] if float(bucket) > 0 else []
     accelerator = Accelerator(cpu=True, kwargs_handlers=handlers)
-    task = task_named(name)
+    task = task_named(name, cuda=False)
     network = task.make_network()
     optimizer = task.make_optimizer(network.parameters())
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, SCHEDULE_STEPS)

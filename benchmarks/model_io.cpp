@@ -10,7 +10,7 @@
 //   many PATH COUNT           writes a file of so many tensors of one element
 //   open PATH                 opens it, that is reads and checks its header
 //
-// model_io.py answers the same requests, and checkpoint.py asks both in turn.
+// model_io.py answers the same requests, and workloads/checkpoint.py asks both in turn.
 #include <ATen/ATen.h>
 #include <accelerant/checkpoint/load_model.h>
 #include <accelerant/checkpoint/save_model.h>

@@ -1,160 +1,121 @@
-"""Runs the benchmarks in C++ and in Python, side by side, and prints ratios.
+"""Measures Accelerant, plain libtorch, Hugging Face Accelerate (eager and compiled) and the machine itself on the same
+work, side by side in one run.
 
-Rounds of both languages alternate, so that a slow moment of the machine hits both; each figure is
-the median over the rounds. With --save the table goes to benchmarks/results/.
+Prints one table and writes it, with the figures as JSON, where --save says. docs/benchmarks.md tells what the rows are.
 """
 
 import argparse
-import datetime
-import json
+import os
 import pathlib
-import platform
-import statistics
-import subprocess
 import sys
 import time
 
-import checkpoint
-import distributed
-import loader
+import machine
+import report
+import result
+import rounds
 import torch
-import training
+import workloads
+from settings import Settings
 
-SCALE = 1.0 + 2.0**-23
-STEPS = 10
-
-
-def gpt_shapes(layers, width, vocabulary, context):
-    block = [(width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,),
-             (width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,)]
-    return [(vocabulary, width), (context, width)] + block * layers + [(width,), (width,)]
+FORMS = {"quick": {"rounds": 3, "seconds": 0.3, "deadline": 60.0, "patience": 240.0},
+         "full": {"rounds": 7, "seconds": 1.0, "deadline": 240.0, "patience": 600.0}}
 
 
-SHAPES = {"nano": gpt_shapes(6, 384, 65, 256), "small": gpt_shapes(12, 768, 50257, 1024)}
+def add_options(parser):
+    parser.add_argument("--build", default="build", type=pathlib.Path,
+                        help="the folder with the programs, or with a folder bin of them (build)")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--quick", dest="form", action="store_const", const="quick", default="quick",
+                      help="few rows, short rounds: minutes on two cores (default)")
+    form.add_argument("--full", dest="form", action="store_const", const="full", help="all rows, longer rounds")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--cpu", dest="device", action="store_const", const="cpu", help="also where there is a GPU")
+    device.add_argument("--gpu", dest="device", action="store_const", const="cuda", help="an error where there is none")
+    parser.add_argument("--only", default="", metavar="KEYS",
+                        help="workloads or rows, by the beginning of their keys: tail,step/fp16,ddp")
+    parser.add_argument("--rounds", type=int, help="rounds in which the sides take turns")
+    parser.add_argument("--seconds", type=float, help="of one side in one round")
+    parser.add_argument("--no-compile", dest="compiled", action="store_false", help="without torch.compile")
+    parser.add_argument("--minutes", type=float, default=float("inf"),
+                        help="begin no further row after so many; those left out are named")
 
 
-def python_tail(size, device, clip, **adamw):
-    """Seconds per step of unscale, clip, step and update with torch.amp.GradScaler."""
-    torch.manual_seed(0)
-    parameters = [torch.nn.Parameter(torch.randn(shape, device=device) * 0.02) for shape in SHAPES[size]]
-    for parameter in parameters:
-        parameter.grad = torch.randn_like(parameter)
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4, **adamw)
-    scaler = torch.amp.GradScaler(device, init_scale=SCALE, growth_interval=2**30)
-    scaler.scale(torch.ones((), device=device))
-
-    def step():
-        if clip:
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-
-    def synchronize():
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    for _ in range(3):
-        step()
-    synchronize()
-    times = []
-    while len(times) < 5 or sum(times) < 0.5:
-        start = time.perf_counter()
-        for _ in range(STEPS):
-            step()
-        synchronize()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) / STEPS
+def settings_of(arguments):
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("bench: torch sees no GPU")
+    form = {**FORMS[arguments.form]}
+    for name in ("rounds", "seconds"):
+        if getattr(arguments, name) is not None:
+            form[name] = getattr(arguments, name)
+    threads = int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0))))
+    return Settings(build=arguments.build, device=device, threads=threads, full=arguments.form == "full",
+                    compiled=arguments.compiled, **form)
 
 
-PYTHON_VARIANTS = {
-    "Python GradScaler, fused AdamW, clip": {"clip": True, "fused": True},
-    "Python GradScaler, fused AdamW, no clip": {"clip": False, "fused": True},
-    "Python GradScaler, default AdamW, clip": {"clip": True},
-}
-
-# What is compared with what: (ours, the other).
-RATIOS = [
-    ("ours, fused AdamW, clip", "ATen calls, fused AdamW, clip"),
-    ("ours, fused AdamW, clip", "Python GradScaler, fused AdamW, clip"),
-    ("ours, fused AdamW, no clip", "ATen calls, fused AdamW, no clip"),
-    ("ours, fused AdamW, no clip", "Python GradScaler, fused AdamW, no clip"),
-    ("ours, torch::optim::AdamW, clip", "stock libtorch, clip"),
-    ("ours, torch::optim::AdamW, clip", "Python GradScaler, default AdamW, clip"),
-]
+def wanted(key, only):
+    return not only or any(key == name or key.startswith(name + "/") for name in only)
 
 
-def cpp_round(program, size, device):
-    output = subprocess.run(
-        [program, size, device, "--benchmark_format=json", "--benchmark_min_time=0.5"],
-        check=True, capture_output=True, text=True).stdout
-    report = json.loads(output)
-    steps = int(report["context"]["steps_per_iteration"])
-    return {entry["name"].removesuffix("/real_time"): entry["real_time"] / steps
-            for entry in report["benchmarks"]}
+def concerned(workload, only):
+    """Whether any row of the workload may be wanted."""
+    return not only or any(name.split("/")[0] == workload for name in only)
 
 
-def measure(program, size, device, rounds):
-    figures = {}
-    for _ in range(rounds):
-        for name, milliseconds in cpp_round(program, size, device).items():
-            figures.setdefault(name, []).append(milliseconds)
-        for name, settings in PYTHON_VARIANTS.items():
-            figures.setdefault(name, []).append(1000 * python_tail(size, device, **settings))
-    return {name: statistics.median(values) for name, values in figures.items()}
+def measure_all(settings, only, minutes=float("inf"), say=print):
+    """Measures the rows one by one. A row that cannot be measured by anyone stays, with the reasons."""
+    measured = result.Result(machine.today(), machine.describe(settings.device), machine.versions(settings.device),
+                             "full" if settings.full else "quick")
+    start = time.monotonic()
+    left_out = []
+    for name, workload in workloads.ALL.items():
+        if not concerned(name, only):
+            continue
+        try:
+            for case in workload.cases(settings):
+                if not wanted(case.key, only):
+                    continue
+                if time.monotonic() - start > 60.0 * minutes:
+                    left_out.append(case.title)
+                    continue
+                begin = time.monotonic()
+                measured.add(rounds.measure(case, settings.rounds))
+                say(f"{case.title}: {time.monotonic() - begin:.0f} s")
+        finally:
+            settings.close()
+    if left_out:
+        measured.notes.append("Left out for lack of time: " + "; ".join(left_out) + ".")
+    return measured
 
 
-def table(size, device, figures):
-    shapes = SHAPES[size]
-    count = sum(torch.Size(shape).numel() for shape in shapes)
-    lines = [f"## Scaler tail on {device}: {count / 1e6:.1f} M parameters in {len(shapes)} tensors", "",
-             "| variant | ms per step |", "|---|---|"]
-    lines += [f"| {name} | {value:.3f} |" for name, value in figures.items()]
-    lines += ["", "| ours | against | times as fast |", "|---|---|---|"]
-    lines += [f"| {ours} | {other} | {figures[other] / figures[ours]:.2f} |" for ours, other in RATIOS]
-    return "\n".join(lines) + "\n"
+def say(text):
+    print(text, file=sys.stderr, flush=True)
 
 
-def heading(device):
-    machine = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} threads"
-    return (f"# {machine}, {datetime.date.today()}\n\n"
-            f"torch {torch.__version__}, Python {platform.python_version()}\n\n")
+def save(measured, path):
+    """PATH.json and PATH.md."""
+    path = pathlib.Path(path).with_suffix("")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(result.to_json(measured), encoding="utf-8")
+    path.with_suffix(".md").write_text(report.markdown(measured), encoding="utf-8")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", help="the C++ benchmark of the scaler, bench-scaler-tail")
-    parser.add_argument("--loader", help="the C++ benchmark of loaders, bench-loader")
-    parser.add_argument("--training", help="the C++ benchmark of training steps, bench-training")
-    parser.add_argument("--distributed", help="the C++ benchmark of several processes, bench-distributed")
-    parser.add_argument("--launcher", help="the command accelerant, whose start-up is measured with --distributed")
-    parser.add_argument("--checkpoint", nargs=2, metavar=("MODELS", "TRAININGS"),
-                        help="the C++ benchmarks of saving and loading, bench-model-io and bench-checkpoint")
-    parser.add_argument("--sweep", action="store_true", help="with --distributed: also try sizes of buckets")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true",
-                        help="one short round of all but the scaler and the loader, to see them run")
-    parser.add_argument("--save", help="write the table to this file too")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--save", metavar="PATH", help="write PATH.json and PATH.md (build/bench)")
+    parser.add_argument("--note", action="append", default=[], help="a sentence about this run, for the report")
     arguments = parser.parse_args()
-    cases = [("nano", "cpu")]
-    if torch.cuda.is_available():
-        cases = [("nano", "cuda"), ("small", "cuda")]
-    text = heading(cases[0][1])
-    for size, device in cases if arguments.program else []:
-        text += table(size, device, measure(arguments.program, size, device, arguments.rounds)) + "\n"
-    if arguments.loader:
-        text += loader.table(arguments.loader, arguments.rounds) + "\n"
-    if arguments.training:
-        text += training.table(arguments.training, 1 if arguments.quick else arguments.rounds, arguments.quick) + "\n"
-    if arguments.distributed:
-        text += distributed.table(arguments.distributed, arguments.launcher,
-                                  1 if arguments.quick else arguments.rounds, arguments.quick, arguments.sweep) + "\n"
-    if arguments.checkpoint:
-        text += checkpoint.table(*arguments.checkpoint, arguments.rounds, arguments.quick) + "\n"
-    print(text)
-    if arguments.save:
-        pathlib.Path(arguments.save).write_text(text.rstrip() + "\n")
+    only = [key for key in arguments.only.split(",") if key]
+    for key in only:
+        if key.split("/")[0] not in workloads.ALL:
+            parser.error(f"no such workload: {key}; there are {', '.join(workloads.ALL)}")
+    measured = measure_all(settings_of(arguments), only, arguments.minutes, say)
+    measured.notes = arguments.note + measured.notes
+    save(measured, arguments.save or arguments.build / "bench")
+    print(report.markdown(measured))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

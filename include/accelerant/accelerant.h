@@ -1,5 +1,5 @@
-// All of Accelerant but dist/sync_batch_norm.h, which costs as much as torch/torch.h. Programs that care for
-// compile time include the parts they use.
+// All of Accelerant but dist/sync_batch_norm.h and nn/linear.h, which cost as much as torch/torch.h. Programs that
+// care for compile time include the parts they use.
 #pragma once
 
 #include "accelerant/accelerator/accelerator.h"
@@ -7,6 +7,7 @@
 #include "accelerant/accelerator/accumulate_scope.h"
 #include "accelerant/accelerator/autocast_scope.h"
 #include "accelerant/accelerator/backward_options.h"
+#include "accelerant/accelerator/capture.h"
 #include "accelerant/accelerator/checkpointing.h"
 #include "accelerant/accelerator/clear_device_cache.h"
 #include "accelerant/accelerator/epochs.h"
@@ -14,6 +15,9 @@
 #include "accelerant/accelerator/jit_model.h"
 #include "accelerant/accelerator/model.h"
 #include "accelerant/accelerator/optimizer.h"
+#include "accelerant/accelerator/profile.h"
+#include "accelerant/accelerator/profile_options.h"
+#include "accelerant/accelerator/performance_options.h"
 #include "accelerant/accelerator/scheduler.h"
 #include "accelerant/accelerator/set_seed.h"
 #include "accelerant/amp/amp_optimizer.h"
@@ -75,6 +79,7 @@
 #include "accelerant/launch/rank_result.h"
 #include "accelerant/launch/run_ranks.h"
 #include "accelerant/launch/start_error.h"
+#include "accelerant/nn/activation_checkpoint.h"
 #include "accelerant/optim/clip_grad.h"
 #include "accelerant/optim/fused_step.h"
 #include "accelerant/optim/lion.h"
@@ -92,4 +97,5 @@
 #include "accelerant/tensor/nested_zip.h"
 #include "accelerant/tensor/random_state.h"
 #include "accelerant/track/progress_bar.h"
+#include "accelerant/track/timeline.h"
 #include "accelerant/version.h"

@@ -172,6 +172,8 @@ void Accelerator::register_custom(detail::CustomObject object) {
 
 void Accelerator::end_training() {
   core_->checkpoints.wait();
+  core_->settle_schedules();
+  for (const auto& optimizer : core_->optimizers.all()) optimizer->sync();
   core_->world->close();
 }
 

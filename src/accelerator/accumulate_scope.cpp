@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "accelerant/core/log.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/core.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
@@ -15,28 +16,37 @@ AccumulateScope::AccumulateScope(std::shared_ptr<detail::Core> core,
     : core_(std::move(core)),
       window_(core_->accumulation.window_of(std::move(models))),
       exceptions_at_entry_(std::uncaught_exceptions()) {
-  core_->checkpoints.finish_resume();
-  const auto optimizers = concerned();
-  for (const auto& optimizer : optimizers) optimizer->require_free_for(*window_);
-  core_->accumulation.enter(window_, core_->window_rules(), core_->loader_progress());
+  enter(*core_, window_);
+}
+
+void AccumulateScope::enter(detail::Core& core, const std::shared_ptr<detail::Window>& window) {
+  if (core.recorder != nullptr) {
+    core.recorder->note_window(window);
+    core.recorder->note([&core, window] { enter(core, window); });
+  }
+  core.checkpoints.finish_resume();
+  const auto optimizers = concerned(core, *window);
+  for (const auto& optimizer : optimizers) optimizer->require_free_for(*window);
+  core.accumulation.enter(window, core.window_rules(), core.loader_progress());
   for (const auto& optimizer : optimizers) {
-    optimizer->join(window_);
+    optimizer->join(window);
     // What was unscaled in the window before and not stepped with will not be any more.
-    if (window_->micro_steps == 1) optimizer->give_up_step();
+    if (window->micro_steps == 1) optimizer->give_up_step();
   }
 }
 
-std::vector<std::shared_ptr<detail::OptimizerState>> AccumulateScope::concerned() const {
-  auto optimizers = core_->optimizers.all();
+std::vector<std::shared_ptr<detail::OptimizerState>> AccumulateScope::concerned(
+    const detail::Core& core, const detail::Window& window) {
+  auto optimizers = core.optimizers.all();
   std::erase_if(optimizers,
-                [&](const auto& optimizer) { return !optimizer->is_concerned_by(*window_); });
+                [&](const auto& optimizer) { return !optimizer->is_concerned_by(window); });
   return optimizers;
 }
 
 // Gradients of a micro-step that failed: those that an optimizer has already used are cleared, as
 // the program would have done; the others go or stay with what the window has gathered.
 void AccumulateScope::clean_up_failure() {
-  const auto optimizers = concerned();
+  const auto optimizers = concerned(*core_, *window_);
   if (window_->stepped) {
     detail::end_micro_step(*window_);
     for (const auto& optimizer : optimizers) {
@@ -57,6 +67,9 @@ AccumulateScope::~AccumulateScope() {
       clean_up_failure();
     } else {
       detail::end_micro_step(*window_);
+      if (core_->recorder != nullptr) {
+        core_->recorder->note([window = window_] { detail::end_micro_step(*window); });
+      }
     }
     core_->update_scaler_if_due();
   } catch (const std::exception& error) {

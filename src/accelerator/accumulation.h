@@ -131,6 +131,8 @@ class Accumulation {
   // The window that was entered last; null before the first.
   Window* latest() const { return latest_.get(); }
 
+  const std::shared_ptr<Window>& shared_latest() const { return latest_; }
+
   // The same while its scope is open, else null.
   Window* open() const { return latest_ && latest_->in_scope ? latest_.get() : nullptr; }
 

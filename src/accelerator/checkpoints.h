@@ -95,8 +95,10 @@ class Checkpoints {
   NamedState rank_state(const optim::ParameterNames& names) const;
   nlohmann::json manifest_content() const;
 
-  std::unique_ptr<StateSource> find_source(const std::optional<std::string>& folder);
-  std::unique_ptr<StateSource> source_to_resume();
+  std::unique_ptr<StateSource> find_source(const std::optional<std::string>& folder) const;
+  std::unique_ptr<StateSource> open_in_all(const std::string& path) const;
+  std::optional<std::string> newest_to_resume() const;
+  std::unique_ptr<StateSource> source_to_resume() const;
   void require_same_objects(const StateSource& source) const;
   void load_trainer(const StateSource& source);
   void load_rank(const StateSource& source);

@@ -1,32 +1,22 @@
 #include "accelerator/core.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/core/preempted.h"
 #include "accelerant/dist/collectives.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/optimizer_state.h"
+#include "accelerator/performance.h"
 #include "accelerator/resolve_options.h"
-#include "core/heap.h"
-#include "dist/network.h"
+#include "accelerator/scheduler_state.h"
 #include "dist/preemption.h"
 
 namespace accelerant::detail {
-namespace {
-
-// Processes of one machine that use all of its cores each only get in each other's way.
-void share_cores(const dist::Environment& environment) {
-  if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  at::set_num_threads(dist::threads_per_process(environment));
-}
-
-}  // namespace
 
 Core::Core(AcceleratorOptions given)
     : environment(dist::Environment::detect()),
@@ -37,10 +27,8 @@ Core::Core(AcceleratorOptions given)
   if (environment.use_distributed()) {
     environment.distributed_type = options.device->is_cpu() ? dist::DistributedType::multi_cpu
                                                             : dist::DistributedType::multi_gpu;
-    share_cores(environment);
-    // Which gradients lie at the top of the heap, and are given back in each step, changes with the exchange.
-    if (options.device->is_cpu()) keep_freed_memory();
   }
+  apply(options.performance, environment);
   world = dist::World::join(environment, options.process_group, *options.device);
   if (*options.project.save_on_preemption) preemption = std::make_unique<dist::Preemption>(*world);
   if (world->is_connected()) batch_channel = data::batch_channel(world);
@@ -104,19 +92,31 @@ void Core::update_scaler_if_due() {
 void Core::update_scaler() {
   auto pending = optimizers.all();
   std::erase_if(pending, [](const auto& optimizer) { return !optimizer->has_scaled_gradients(); });
+  if (recorder != nullptr && !pending.empty()) {
+    recorder->refuse("the loss scale changes while gradients of another optimizer wait");
+  }
   // The scale as a tensor where it lies: asking for the number would wait.
   const at::Tensor one = at::ones({}, at::TensorOptions().device(*options.device));
   const at::Tensor before = pending.empty() ? at::Tensor() : scaler.scale(one);
   scaler.update();
-  scaler_has_checks = false;
   for (const auto& optimizer : pending) {
     optimizer->multiply_gradients({.device_factor = scaler.scale(one).div(before)});
   }
+  note_scaler_update();
+}
+
+void Core::note_scaler_update() {
+  if (recorder != nullptr) recorder->note([this] { note_scaler_update(); });
+  scaler_has_checks = false;
   for (const auto& optimizer : optimizers.all()) optimizer->begin_iteration();
 }
 
 void Core::settle_scaler() {
   if (scaler.is_enabled() && scaler_has_checks) update_scaler();
+}
+
+void Core::settle_schedules() const {
+  for (const auto& scheduler : schedulers.all()) scheduler->settle();
 }
 
 void Core::note_loop(data::LoaderState& loader, bool active) {

@@ -14,6 +14,7 @@
 #include "accelerant/data/loader_state.h"
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/world.h"
+#include "accelerant/track/timeline.h"
 #include "accelerator/accumulation.h"
 #include "accelerator/checkpoints.h"
 #include "accelerator/registry.h"
@@ -28,6 +29,7 @@ namespace accelerant::detail {
 class ModelState;
 class OptimizerState;
 class SchedulerState;
+class StepRecorder;
 
 struct PreparedLoader {
   int64_t number = 0;                      // in the order of preparation
@@ -61,6 +63,12 @@ struct Core {
   // for windows that are half complete.
   void settle_scaler();
 
+  // What the host does when the scaler has been updated.
+  void note_scaler_update();
+
+  // Schedules that wait for the device to tell whether an update was made move on now.
+  void settle_schedules() const;
+
   // A loop over a prepared loader begins or ends.
   void note_loop(data::LoaderState& loader, bool active);
 
@@ -74,6 +82,9 @@ struct Core {
   std::vector<std::shared_ptr<OptimizerState>> owners_of(
       const std::vector<at::Tensor>& tensors) const;
 
+  // Records the phases of the training while profile() is in force.
+  Timeline& timeline() const { return *world->timeline(); }
+
   dist::Environment environment;
   AcceleratorOptions options;
   std::shared_ptr<dist::World> world;                 // connected with several processes
@@ -82,16 +93,19 @@ struct Core {
   int64_t prepared_loaders = 0;                       // so far, since free_memory()
   GradScaler scaler;
   Accumulation accumulation;
-  bool manual_sync = true;         // sync_gradients for optimizers outside of all windows
-  bool scaler_has_checks = false;  // an optimizer was unscaled or stepped since its last update
-  int64_t backwards = 0;           // run so far
-  int64_t updates = 0;             // steps of optimizers so far
+  bool manual_sync = true;           // sync_gradients for optimizers outside of all windows
+  bool scaler_has_checks = false;    // an optimizer was unscaled or stepped since its last update
+  int64_t backwards = 0;             // run so far
+  int64_t updates = 0;               // steps of optimizers so far
+  int64_t loads = 0;                 // states loaded so far, or parts of one
+  StepRecorder* recorder = nullptr;  // while a step runs that is or will be captured
 
   // The last backward that exchanged gradients: when it ended, and how long this process had waited for others
   // by then. In seconds.
   std::optional<double> last_backward_end = std::nullopt;
   double waited_at_last_backward = 0;
 
+  bool profiling = false;  // a ProfileScope is in force
   bool trigger = false;
   bool joining = false;  // inside join_uneven_inputs(): not all processes may be there
   bool warned_of_missing_window = false;

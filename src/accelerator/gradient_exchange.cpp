@@ -56,6 +56,12 @@ double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
+Timeline::Clock::time_point moment(double seconds) {
+  const std::chrono::duration<double> since_epoch(seconds);
+  return Timeline::Clock::time_point(
+      std::chrono::duration_cast<Timeline::Clock::duration>(since_epoch));
+}
+
 // Runs the backward and tells how long this process has been busy since the one before: without its waits for
 // others, in exchanges since then and at the end of this backward. Slow processes are found by it.
 void run_timed(Core& core, const at::Tensor& loss, const std::function<void()>& backward) {
@@ -73,6 +79,8 @@ void run_timed(Core& core, const at::Tensor& loss, const std::function<void()>& 
     backward();
   }
   loss.remove_hook(hook);
+  if (*computed_at > 0)
+    core.timeline().add(Phase::reduction, moment(*computed_at), moment(seconds_now()));
   if (core.last_backward_end && *computed_at > 0) {
     const double since_then = waited - core.waited_at_last_backward;
     progress.note_step(*computed_at - *core.last_backward_end - since_then);

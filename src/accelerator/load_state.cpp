@@ -1,4 +1,4 @@
-// Loading: finding a checkpoint, checking that it fits, and giving objects their state.
+// Loading: checking that a checkpoint fits, and giving objects their state.
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
@@ -19,10 +19,6 @@
 #include "accelerator/state_source.h"
 #include "accelerator/window_state.h"
 #include "checkpoint/model_loading.h"
-#include "checkpoint/python_state.h"
-#include "checkpoint/rotation.h"
-#include "checkpoint/verify.h"
-#include "core/files.h"
 #include "core/stable_hash.h"
 #include "optim/optimizer_loading.h"
 #include "tensor/state_prefix.h"
@@ -31,31 +27,6 @@ namespace accelerant::detail {
 namespace {
 
 using nlohmann::json;
-
-// An Error unless every byte of it is as it was written. Python's have no checksums.
-void require_good(const std::string& folder) {
-  if (!is_folder(folder)) checkpoint::CheckpointFolder(folder).recover();
-  if (!is_folder(folder)) {
-    throw Error(ErrorDetails{.problem = "There is no checkpoint to load",
-                             .expected = "a folder made by save_state()",
-                             .got = folder + ", which is no folder"});
-  }
-  if (checkpoint::PythonStateFolder::is_one(folder)) return;
-  const auto found = checkpoint::verify(folder, checkpoint::Check::checksums);
-  if (found.is_valid()) return;
-  std::string problems;
-  for (const std::string& problem : found.problems) problems += "\n  " + problem;
-  throw Error("The checkpoint " + folder + " cannot be loaded:" + problems);
-}
-
-std::string newest_good(const std::string& folder) {
-  return checkpoint::find_newest_valid(folder,
-                                       [](const std::string& text) {
-                                         log(LogLevel::warning,
-                                             text + "\nThe checkpoint before it is tried.");
-                                       })
-      .path;
-}
 
 template <class T>
 std::set<int64_t> numbers_of(const std::vector<T>& numbered) {
@@ -141,30 +112,6 @@ void derive_random_numbers(const StateDict& random, int64_t rank) {
 
 }  // namespace
 
-std::unique_ptr<StateSource> Checkpoints::find_source(const std::optional<std::string>& folder) {
-  const std::string path = from_main(*core_.world, [&]() -> json {
-                             if (!folder) return newest_good(checkpoints_folder());
-                             require_good(*folder);
-                             return *folder;
-                           }).get<std::string>();
-  std::unique_ptr<StateSource> source;
-  in_all(*core_.world, [&] { source = open_state(path); });
-  return source;
-}
-
-std::unique_ptr<StateSource> Checkpoints::source_to_resume() {
-  const ProjectOptions& project = core_.options.project;
-  if (*project.resume == "no") return nullptr;
-  if (*project.resume != "auto") return find_source(project.resume);
-  const bool is_there = from_main(*core_.world, [&]() -> json {
-                          const std::string folder = checkpoints_folder();
-                          if (!is_folder(folder)) return false;
-                          checkpoint::clean_leftovers(folder);
-                          return !checkpoint::list_checkpoints(folder).empty();
-                        }).get<bool>();
-  return is_there ? find_source(std::nullopt) : nullptr;
-}
-
 void Checkpoints::require_same_objects(const StateSource& source) const {
   const StateSource::Contents saved = source.contents();
   require_same(source.path(), "models", saved.models, numbers_of(core_.models.numbered()));
@@ -183,6 +130,7 @@ void Checkpoints::require_same_objects(const StateSource& source) const {
 }
 
 LoadedState Checkpoints::load(const std::optional<std::string>& folder) {
+  const auto span = core_.timeline().span("load_state", "load");
   wait();
   looked_for_resume_ = true;
   resume_.reset();
@@ -230,6 +178,7 @@ std::vector<Checkpoints::Change> Checkpoints::changes_of_models(Resume& resume) 
 
 // Everything is checked first and changed then.
 void Checkpoints::load_objects(Resume& resume, bool all) const {
+  ++core_.loads;
   Resume loaded = resume;
   const StateSource& source = *resume.source;
   const StateSource::Contents saved = source.contents();
@@ -292,6 +241,7 @@ void Checkpoints::load_custom(const StateSource& source, const CustomObject& obj
 }
 
 void Checkpoints::load_trainer(const StateSource& source) {
+  ++core_.loads;
   core_.settle_scaler();  // what it has seen of gradients is past
   if (const auto scaler = source.scaler()) core_.scaler.load_state_dict(*scaler);
   if (const auto progress = source.progress()) core_.progress->load_state_dict(*progress);

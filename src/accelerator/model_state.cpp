@@ -49,6 +49,14 @@ void make_master_weights(const StateDict& parameters) {
   }
 }
 
+void make_channels_last(const StateDict& parameters) {
+  for (const auto& item : parameters) {
+    at::Tensor parameter = item.value();
+    if (parameter.dim() != 4) continue;
+    parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
+  }
+}
+
 // libtorch leaves gradients behind when it moves a module.
 void move_gradient(at::Tensor parameter) {
   const at::Tensor& gradient = parameter.grad();
@@ -83,6 +91,8 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
     module_->to(*core->options.device);
     for (const auto& item : named) move_gradient(item.value());
   }
+  // Before gradients are exchanged, whose buffers have the layout of the parameters.
+  if (core->options.performance.channels_last) make_channels_last(named);
   parameters_ = named.values();
   require_device(parameters_, *core);
 
@@ -127,7 +137,10 @@ ModelState::~ModelState() {
   if (const auto core = core_.lock()) core->accumulation.forget(*this);
 }
 
-ForwardScope::ForwardScope(ModelState& state) : state_(state) {
+ForwardScope::ForwardScope(ModelState& state)
+    : state_(state),
+      span_(state.core()->timeline().span(at::GradMode::is_enabled() ? Phase::forward
+                                                                     : Phase::evaluation)) {
   const auto core = state.core();
   core->checkpoints.finish_resume_if_all_are_there();
   if (dist::DataParallel* parallel = state.parallel()) {

@@ -37,6 +37,9 @@ class ModuleAccess {
   // Parameters whose gradients are sparse tensors.
   virtual std::unordered_set<const c10::TensorImpl*> sparse_parameters() const { return {}; }
 
+  // What would make it faster, in one line; empty if nothing is known.
+  virtual std::string advice() const { return ""; }
+
   // Parameters and buffers, module by module.
   virtual StateDict state_dict() const = 0;
 

@@ -3,6 +3,7 @@
 
 #include "accelerant/dist/sync_batch_norm.h"
 #include "accelerator/module_access.h"
+#include "accelerator/slow_modules.h"
 #include "tensor/module_state.h"
 
 namespace accelerant::detail {
@@ -28,6 +29,7 @@ class NnModule : public ModuleAccess {
     add_sparse(*module_, sparse);
     return sparse;
   }
+  std::string advice() const override { return slow_modules_advice(*module_); }
   StateDict state_dict() const override { return state_of(*module_); }
 
  private:

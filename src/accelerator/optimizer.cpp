@@ -24,7 +24,10 @@ bool Optimizer::step_was_skipped() const {
   return last && last->skipped();
 }
 
+void Optimizer::sync() const { state().sync(); }
+
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() const {
+  state().core()->settle_schedules();
   return optimizer().param_groups();
 }
 

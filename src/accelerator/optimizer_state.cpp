@@ -11,6 +11,7 @@
 #include <map>
 
 #include "accelerant/core/error.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_placement.h"
@@ -34,16 +35,6 @@ std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
   std::size_t fingerprint = 1;
   any_parameter(optimizer, [&](const at::Tensor& parameter) {
     mix(fingerprint, reinterpret_cast<std::uintptr_t>(parameter.unsafeGetTensorImpl()));
-    return false;
-  });
-  return fingerprint;
-}
-
-// Another number when a gradient comes, goes or is written to. 0: there are none.
-std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer) {
-  std::size_t fingerprint = 0;
-  any_parameter(optimizer, [&](const at::Tensor& parameter) {
-    mix_gradient(fingerprint, parameter);
     return false;
   });
   return fingerprint;
@@ -101,6 +92,11 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
   }
 }
 
+// The Accelerator's option allows fused steps but does not insist on them.
+std::optional<bool> only_false(bool allowed) {
+  return allowed ? std::nullopt : std::optional(false);
+}
+
 [[noreturn]] void refuse_closure_in_window(int64_t steps) {
   throw Error(ErrorDetails{
       .problem = "A closure cannot be used with gradient accumulation",
@@ -114,7 +110,10 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
 OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
                                std::shared_ptr<torch::optim::Optimizer> optimizer,
                                const PrepareOptimizerOptions& options)
-    : core_(core), optimizer_(std::move(optimizer)), loose_parameters_(options.loose_parameters) {
+    : core_(core),
+      optimizer_(std::move(optimizer)),
+      step_(*optimizer_, options.fused ? options.fused : only_false(core->options.fused)),
+      loose_parameters_(options.loose_parameters) {
   if (core->scaler.is_enabled() &&
       dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
     throw Error(ErrorDetails{.problem = "LBFGS cannot be used with loss scaling",
@@ -140,14 +139,18 @@ void OptimizerState::require_exchanged() const {
 StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   const auto core = require_core(core_);
   if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
+  const auto span = core->timeline().span(Phase::step);
   if (!last_step_) require_prepared_model();
   require_exchanged();
+  core->settle_schedules();
 
   if (closure) {
     if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
-    // The scaler, if enabled, says why it cannot be.
-    last_step_ = core->scaler.step(*optimizer_, closure);
+    if (core->recorder != nullptr) core->recorder->refuse("an optimizer steps with a closure");
+    last_step_ = step_.step(core->scaler, closure);
   } else if (!has_gradients(*optimizer_)) {
+    if (core->recorder != nullptr)
+      core->recorder->refuse("an optimizer has no gradients to step with");
     give_up_step();
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
   } else {
@@ -159,41 +162,68 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
       core->update_scaler();
     }
     correct_gradients();
-    last_step_ = core->scaler.step(*optimizer_);
+    refuse_capture_of_host_step();
+    last_step_ = step_.step(core->scaler);
   }
-  stage_ = Stage::done;
-  ++core->updates;
-  core->scaler_has_checks = true;
-  used_gradients_ = fingerprint_of_gradients(*optimizer_);
-  backwards_at_last_step_ = core->backwards;
-  if (window_) window_->stepped = window_->gathered.used = true;
+  if (core->recorder != nullptr) core->recorder->note_step(*this, *last_step_);
+  note_stepped(*last_step_);
   // In an autocast scope around several iterations, copies of the weights would be out of date now.
   at::autocast::clear_cache();
   return *last_step_;
 }
 
+void OptimizerState::note_stepped(StepResult result) {
+  const auto core = require_core(core_);
+  last_step_ = std::move(result);
+  stage_ = Stage::done;
+  ++core->updates;
+  core->scaler_has_checks = true;
+  used_gradients_ = fingerprint_of_gradients();
+  backwards_at_last_step_ = core->backwards;
+  if (window_) window_->stepped = window_->gathered.used = true;
+}
+
 bool OptimizerState::has_used_gradients() const {
-  return used_gradients_ != 0 && used_gradients_ == fingerprint_of_gradients(*optimizer_);
+  return used_gradients_ != 0 && used_gradients_ == fingerprint_of_gradients();
 }
 
 bool OptimizerState::has_scaled_gradients() const {
-  return stage_ == Stage::ready && has_gradients(*optimizer_) && !has_used_gradients();
+  return stage_ == Stage::ready && has_gradients(*optimizer_) && !has_used_gradients() &&
+         !has_cleared_gradients();
 }
 
 void OptimizerState::zero_grad(bool set_to_none) {
-  require_core(core_);
+  const auto span = require_core(core_)->timeline().span(Phase::zero_grad);
   // What a window of several micro-steps has gathered stays until it is used, or given up with
   // drop_gradients().
   const bool may_clear =
       window_ ? has_used_gradients() || (window_->complete && window_->micro_steps <= 1)
               : is_at_boundary();
   if (!may_clear) return;
-  clear_gradients(*optimizer_, set_to_none);
+  StepRecorder* const recorder = require_core(core_)->recorder;
+  const bool keeps_them = recorder != nullptr && recorder->keeps_gradients();
+  clear_gradients(*optimizer_, set_to_none && !keeps_them);
+  if (recorder != nullptr) {
+    recorder->note([this] {
+      note_gradients_written();
+      note_cleared();
+    });
+  }
+  note_cleared();
+}
+
+void OptimizerState::note_cleared() {
   give_up_step();
+  cleared_gradients_ = fingerprint_of_gradients();
   if (window_ && window_->complete) window_->gathered.used = true;
 }
 
+bool OptimizerState::has_cleared_gradients() const {
+  return cleared_gradients_ != 0 && cleared_gradients_ == fingerprint_of_gradients();
+}
+
 void OptimizerState::give_up_step() {
+  step_.discard();
   if (awaits_step()) stage_ = Stage::done;
 }
 
@@ -228,10 +258,32 @@ void OptimizerState::finish_gradients() {
   if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
   require_exchanged();
   correct_gradients();
-  if (!core->scaler.is_enabled() || stage_ != Stage::ready) return;
-  core->scaler.unscale_(*optimizer_);
+  if (core->scaler.is_enabled() && stage_ == Stage::ready) {
+    core->scaler.unscale_(*optimizer_);
+    note_unscaled();
+  }
+  step_.write_noted();
+}
+
+void OptimizerState::note_unscaled() {
+  const auto core = require_core(core_);
+  if (core->recorder != nullptr) core->recorder->note([this] { note_unscaled(); });
   stage_ = Stage::unscaled;
   core->scaler_has_checks = true;
+}
+
+std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model, double max_norm) {
+  const Ownership& own = ownership();
+  const bool are_the_same =
+      own.has_no_loose_tensors && own.models.size() == 1 && own.models.front() == &model &&
+      std::none_of(own.others.begin(), own.others.end(),
+                   [](const at::Tensor& other) { return other.grad().defined(); });
+  if (!are_the_same || !is_at_boundary() || !has_gradients(*optimizer_)) return std::nullopt;
+  // Gradients that somebody has had unscaled are his to look at.
+  if (awaits_step()) return std::nullopt;
+  require_exchanged();
+  correct_gradients();
+  return step_.clip_with_step(max_norm, require_core(core_)->scaler);
 }
 
 void OptimizerState::correct_gradients() {
@@ -241,18 +293,21 @@ void OptimizerState::correct_gradients() {
   if (!correction.is_needed()) return;
   auto& corrected = window_->gathered.corrected;
   std::vector<at::Tensor> gradients;
-  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+  any_parameter([&](const at::Tensor& parameter) {
     const bool first_time =
         parameter.grad().defined() && corrected.insert(parameter.unsafeGetTensorImpl()).second;
     if (first_time) gradients.push_back(parameter.grad());
     return false;
   });
   if (!gradients.empty()) multiply(gradients, correction);
+  if (StepRecorder* const recorder = require_core(core_)->recorder) {
+    recorder->note([window = window_, marks = corrected] { window->gathered.corrected = marks; });
+  }
 }
 
 void OptimizerState::multiply_gradients(const Correction& correction) {
   std::vector<at::Tensor> gradients;
-  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+  any_parameter([&](const at::Tensor& parameter) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
     return false;
   });
@@ -267,15 +322,23 @@ const OptimizerState::Ownership& OptimizerState::ownership() const {
     return ownership_;
   }
   ownership_ = {.fingerprint = fingerprint, .models_version = version};
-  any_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+  any_parameter([&](const at::Tensor& parameter) {
     ownership_.tensors.insert(parameter.unsafeGetTensorImpl());
     return false;
   });
+  std::size_t found = 0;
   for (const auto& model : core->models.all()) {
-    if (contains_any(ownership_.tensors, model->parameters())) {
-      ownership_.models.push_back(model.get());
+    if (!contains_any(ownership_.tensors, model->parameters())) continue;
+    ownership_.models.push_back(model.get());
+    for (const at::Tensor& parameter : model->parameters()) {
+      if (ownership_.tensors.contains(parameter.unsafeGetTensorImpl())) {
+        ++found;
+      } else {
+        ownership_.others.push_back(parameter);
+      }
     }
   }
+  ownership_.has_no_loose_tensors = found == ownership_.tensors.size();
   return ownership_;
 }
 

@@ -1,13 +1,16 @@
 // What lies behind the handles of one prepared optimizer.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerator/core.h"
+#include "accelerator/optimizer_step.h"
 
 namespace accelerant::detail {
 
@@ -23,6 +26,36 @@ class OptimizerState {
   StepResult step(const std::function<at::Tensor()>& closure);
   void zero_grad(bool set_to_none);
 
+  // Calls f with every parameter, until it returns true.
+  bool any_parameter(const std::function<bool(const at::Tensor&)>& f) const;
+
+  // --- For steps that are captured (capture/) ---
+
+  // Whether the state that a graph steps with is still the optimizer's.
+  bool is_settled() { return step_.is_settled(); }
+
+  // A graph with its step is about to be captured or replayed: options that have changed go to the device.
+  void refresh_options();
+
+  // A graph with its step was captured, which has changed nothing on the device.
+  void end_capture();
+
+  // What the host notes of a step, of zero_grad() and of a backward.
+  void note_stepped(StepResult result);
+  void note_cleared();
+  void note_gradients_written();
+  void note_parameters_written();
+
+  // What the host knows of it between two steps.
+  struct Progress;
+  Progress progress() const;
+  void restore(const Progress& progress);
+
+  // The last window that concerned it; null before the first.
+  const std::shared_ptr<Window>& window() const { return window_; }
+
+  // --- ---
+
   // The result of the last step that was executed; none before the first.
   const std::optional<StepResult>& last_step() const { return last_step_; }
   void set_last_step(StepResult result) { last_step_ = std::move(result); }
@@ -33,6 +66,13 @@ class OptimizerState {
   // Makes the gradients what the optimizer will see: the window's correction and the loss scale are
   // undone. Only at a boundary; further calls do nothing.
   void finish_gradients();
+
+  // Clips with the next step, if the gradients of these models are exactly the optimizer's, and its kind of step
+  // allows it: the norm of the gradients, which stay as they are. Otherwise nothing.
+  std::optional<at::Tensor> clip_with_step(const ModelState& model, double max_norm);
+
+  // The optimizer's step counts become those of the device.
+  void sync() { step_.sync(); }
 
   // The scaler was updated.
   void begin_iteration() { stage_ = Stage::ready; }
@@ -46,6 +86,9 @@ class OptimizerState {
 
   // The gradients are the ones of the last step, and no other has been added since.
   bool has_used_gradients() const;
+
+  // There are gradients, but zero_grad() has filled them with zeros, and nothing has been added since.
+  bool has_cleared_gradients() const;
 
   // There are gradients that bear the loss scale.
   bool has_scaled_gradients() const;
@@ -72,13 +115,20 @@ class OptimizerState {
   int64_t samples_of_update() const;
 
   // From now on every use is an Error.
-  void forget() { core_.reset(); }
+  void forget() {
+    sync();
+    core_.reset();
+  }
 
  private:
   // Which tensors are the optimizer's, and which prepared models they belong to.
   struct Ownership {
     std::unordered_set<const c10::TensorImpl*> tensors = {};
     std::vector<const ModelState*> models = {};
+    // Parameters of those models that are not the optimizer's.
+    std::vector<at::Tensor> others = {};
+    // All of the optimizer's are parameters of those models.
+    bool has_no_loose_tensors = false;
     // What it was made from: made anew when these have changed.
     std::size_t fingerprint = 0;
     int64_t models_version = -1;
@@ -90,9 +140,15 @@ class OptimizerState {
   // An Error if the last backward did not exchange all gradients between processes.
   void require_exchanged() const;
   void correct_gradients();
+  void note_unscaled();
+  // Numbers that the host computes stay what they were in a graph: step counts, learning rates, skipping.
+  void refuse_capture_of_host_step();
+  // Another number when a gradient comes, goes or is written to. 0: there are none.
+  std::size_t fingerprint_of_gradients() const;
 
   std::weak_ptr<Core> core_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  OptimizerStep step_;
   bool loose_parameters_;
   std::shared_ptr<Window> window_;  // the last one that concerned it; null before the first
   // What has happened to its gradients since the scaler's last update.
@@ -103,6 +159,17 @@ class OptimizerState {
   int64_t backwards_at_last_step_ = 0;  // of all that the Accelerator has run
 
   mutable Ownership ownership_;  // a cache
+
+  std::size_t cleared_gradients_ =
+      0;  // fingerprint of the gradients after the last zero_grad(); 0: none
+};
+
+struct OptimizerState::Progress {
+  std::shared_ptr<Window> window = {};
+  Stage stage = Stage::ready;
+  std::optional<StepResult> last_step = std::nullopt;
+  bool has_used_gradients = false;
+  int64_t backwards_at_last_step = 0;
 };
 
 }  // namespace accelerant::detail

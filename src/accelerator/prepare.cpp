@@ -7,6 +7,7 @@
 
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
 #include "accelerant/dist/objects.h"
 #include "accelerator/core.h"
 #include "accelerator/model_state.h"
@@ -30,6 +31,9 @@ std::shared_ptr<detail::ModelState> register_access(const std::shared_ptr<detail
   }
   auto state = std::make_shared<detail::ModelState>(core, std::move(module), options);
   core->models.add(state);
+  if (const std::string advice = state->module().advice(); !advice.empty()) {
+    log_on_main(LogLevel::info, advice);
+  }
   core->checkpoints.resume_prepared();
   return state;
 }
@@ -148,7 +152,8 @@ data::Placement Accelerator::placement() const {
                 if (core && core->progress->is_training_with(loader, core->backwards)) {
                   core->stop_if_preempted();
                 }
-              }};
+              },
+          .timeline = core_->world->timeline()};
 }
 
 // Processes must go through the data in the same order, so all take the seed of the main one.

@@ -5,13 +5,13 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <charconv>
-#include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "accelerant/core/error.h"
+#include "accelerator/environment_variables.h"
+#include "accelerator/performance.h"
 #include "compat/device.h"
 
 namespace accelerant::detail {
@@ -22,29 +22,8 @@ constexpr const char* kStepsVariable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 constexpr const char* kCpuVariable = "ACCELERATE_USE_CPU";
 constexpr const char* kDeviceVariable = "ACCELERATE_TORCH_DEVICE";
 
-// A variable that is set to nothing counts as not set.
-std::optional<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
-
-std::string lower_case(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
-[[noreturn]] void refuse_variable(const char* name, const std::string& value,
-                                  const std::string& expected) {
-  throw Error(
-      ErrorDetails{.problem = c10::str("The environment variable ", name, " cannot be used"),
-                   .expected = expected,
-                   .got = "'" + value + "'",
-                   .hint = "change it, or set the option in the program"});
-}
-
 std::optional<Precision> precision_from_environment() {
-  const auto value = variable(kPrecisionVariable);
+  const auto value = environment_variable(kPrecisionVariable);
   if (!value) return std::nullopt;
   const std::string name = lower_case(*value);
   if (name == "no") return Precision::no;
@@ -54,7 +33,7 @@ std::optional<Precision> precision_from_environment() {
 }
 
 std::optional<int64_t> steps_from_environment() {
-  const auto value = variable(kStepsVariable);
+  const auto value = environment_variable(kStepsVariable);
   if (!value) return std::nullopt;
   int64_t steps = 0;
   const char* end = value->data() + value->size();
@@ -65,19 +44,8 @@ std::optional<int64_t> steps_from_environment() {
   return steps;
 }
 
-std::optional<bool> cpu_from_environment() {
-  const auto value = variable(kCpuVariable);
-  if (!value) return std::nullopt;
-  static constexpr std::array yes = {"y", "yes", "t", "true", "on", "1"};
-  static constexpr std::array no = {"n", "no", "f", "false", "off", "0"};
-  const std::string text = lower_case(*value);
-  if (std::find(yes.begin(), yes.end(), text) != yes.end()) return true;
-  if (std::find(no.begin(), no.end(), text) != no.end()) return false;
-  refuse_variable(kCpuVariable, *value, "true or false");
-}
-
 std::optional<c10::Device> device_from_environment() {
-  const auto value = variable(kDeviceVariable);
+  const auto value = environment_variable(kDeviceVariable);
   if (!value) return std::nullopt;
   try {
     return c10::Device(*value);
@@ -122,22 +90,18 @@ c10::Device choose_device(const AcceleratorOptions& options, const dist::Environ
   return *device;
 }
 
-// A launcher has started this process again after a failure.
-bool is_restarted() {
-  const auto count = variable("TORCHELASTIC_RESTART_COUNT");
-  return count && *count != "0";
-}
-
 void resolve_resume(ProjectOptions& project) {
-  if (!project.resume) project.resume = !project.dir.empty() && is_restarted() ? "auto" : "no";
-  if (*project.resume == "auto" && project.dir.empty()) {
-    throw Error(ErrorDetails{.problem = "project.resume = \"auto\" needs a project",
-                             .expected = "project.dir",
-                             .got = "none",
-                             .hint = ".project = {.dir = \"runs/first\", .resume = \"auto\"}"});
+  if (!project.resume) project.resume = project.dir.empty() ? "no" : "restart";
+  const std::string& resume = *project.resume;
+  if ((resume == "auto" || resume == "restart") && project.dir.empty()) {
+    throw Error(
+        ErrorDetails{.problem = "project.resume = \"" + resume + "\" needs a project",
+                     .expected = "project.dir",
+                     .got = "none",
+                     .hint = ".project = {.dir = \"runs/first\", .resume = \"" + resume + "\"}"});
   }
   if (!project.save_on_preemption) {
-    project.save_on_preemption = !project.dir.empty() && *project.resume != "no";
+    project.save_on_preemption = !project.dir.empty() && resume != "no" && resume != "restart";
   }
   if (*project.save_on_preemption && project.dir.empty()) {
     throw Error(ErrorDetails{.problem = "project.save_on_preemption needs a place to save to",
@@ -158,7 +122,7 @@ void require_at_least(int64_t least, const std::optional<int64_t>& value, const 
 AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& environment) {
   if (!options.cpu) {
     // A device asked for in the program is not overruled by the environment.
-    options.cpu = options.device ? false : cpu_from_environment().value_or(false);
+    options.cpu = options.device ? false : flag_from_environment(kCpuVariable).value_or(false);
   }
   options.device = choose_device(options, environment);
 
@@ -178,6 +142,7 @@ AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& 
   require_at_least(1, options.project.total_limit, "project.total_limit");
   require_at_least(0, options.project.iteration, "project.iteration");
   resolve_resume(options.project);
+  options.performance = resolve(std::move(options.performance), *options.device);
   return options;
 }
 

@@ -10,6 +10,7 @@ namespace accelerant {
 SavedModel Accelerator::save_model(const ModelBase& model, const std::string& folder,
                                    const SaveModelOptions& options) const {
   require_own(model);
+  const auto span = world().timeline()->span(Phase::save, "save_model");
   // The others come to their turn when the main process has saved, or get its failure.
   auto saved = dist::main_process_first(world(), [&] {
     return is_main_process() ? accelerant::save_model(model, folder, options) : SavedModel();

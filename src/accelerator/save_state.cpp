@@ -49,6 +49,7 @@ class BetweenProcesses final : public checkpoint::Agreement {
       : rank_(world.rank()), channel_(dist::SideChannel::open(world, "saving a checkpoint")) {}
 
   int64_t rank() const override { return rank_; }
+  bool is_alone() const override { return false; }
   std::vector<std::string> collect(const std::string& mine) override {
     return exchanged([&] { return channel_->collect(mine); });
   }
@@ -166,7 +167,8 @@ checkpoint::StateSaver& Checkpoints::saver() {
   if (!saver_) {
     saver_ = std::make_unique<checkpoint::StateSaver>(
         core_.world->is_connected() ? std::make_unique<BetweenProcesses>(*core_.world)
-                                    : checkpoint::agreement_with_nobody());
+                                    : checkpoint::agreement_with_nobody(),
+        core_.world->timeline());
   }
   return *saver_;
 }
@@ -210,6 +212,7 @@ void Checkpoints::require_all_processes() const {
 
 std::string Checkpoints::save(const std::optional<std::string>& folder,
                               const SaveStateOptions& options) {
+  const auto span = core_.timeline().span(Phase::save);
   finish_resume();
   require_all_processes();
   SaveRequest request;
@@ -343,6 +346,7 @@ json Checkpoints::manifest_content() const {
           {"created", now()},
           {"accelerant", ACCELERANT_VERSION},
           {"torch", TORCH_VERSION},
+          {"run", core_.environment.run_id},
           {"num_processes", core_.environment.num_processes},
           {"device", core_.options.device->str()},
           {"mixed_precision", name_of_precision(*core_.options.mixed_precision)},

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/optimizer_state.h"
 #include "accelerator/scheduler_state.h"
 
@@ -13,11 +14,10 @@ namespace accelerant {
 namespace detail {
 namespace {
 
-// Whether the optimizer's latest step, if there was one, changed the parameters.
-bool was_updated(const OptimizerState& optimizer) {
+// Whether the optimizer's latest step, if there was one, may have changed the parameters.
+bool may_be_updated(const OptimizerState& optimizer) {
   const auto& last = optimizer.last_step();
-  if (!last) return true;
-  return last->kind() == StepResult::Kind::submitted && !last->skipped();
+  return !last || last->kind() == StepResult::Kind::submitted;
 }
 
 // A schedule that counts samples and is never told of any would stand still.
@@ -57,24 +57,52 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
 
 void SchedulerState::step() {
   const auto core = require_core(core_);
+  // Nothing has been updated yet: it is due with each replay.
+  if (core->recorder != nullptr && core->recorder->is_capturing()) {
+    core->recorder->note([this] { step(); });
+    return;
+  }
+  const auto span = core->timeline().span(Phase::schedule);
   if (core->options.schedule_unit == ScheduleUnit::call) {
     schedule_->advance(1);
     return;
   }
+  settle();
   const auto followed = optimizers(*core);
-  const bool updated = std::all_of(followed.begin(), followed.end(), [](const auto& optimizer) {
-    return optimizer->is_at_boundary() && was_updated(*optimizer);
+  const bool may_advance = std::all_of(followed.begin(), followed.end(), [](const auto& optimizer) {
+    return optimizer->is_at_boundary() && may_be_updated(*optimizer);
   });
-  if (updated) schedule_->advance(steps_for_update(*core, followed));
+  if (!may_advance) return;
+  pending_ = Pending{.steps = steps_for_update(*core, followed)};
+  bool is_known = true;
+  for (const auto& optimizer : followed) {
+    if (!optimizer->last_step()) continue;
+    pending_->results.push_back(*optimizer->last_step());
+    // Asked of all: the first question sends for the answer.
+    is_known = pending_->results.back().poll().has_value() && is_known;
+  }
+  if (is_known) settle();
+}
+
+void SchedulerState::settle() {
+  if (!pending_) return;
+  const Pending pending = *std::exchange(pending_, std::nullopt);
+  const bool updated = std::none_of(pending.results.begin(), pending.results.end(),
+                                    [](const StepResult& result) { return result.skipped(); });
+  if (updated) schedule_->advance(pending.steps);
 }
 
 void SchedulerState::step(double metric) {
-  require_core(core_);
+  const auto core = require_core(core_);
+  if (core->recorder != nullptr) core->recorder->refuse("a schedule gets a metric of the host");
+  const auto span = core->timeline().span(Phase::schedule);
+  settle();
   schedule_->advance_by_metric(metric);
 }
 
-std::vector<double> SchedulerState::last_lrs() const {
+std::vector<double> SchedulerState::last_lrs() {
   const auto core = require_core(core_);
+  core->settle_schedules();
   torch::optim::Optimizer* optimizer = schedule_->optimizer();
   const auto prepared = core->optimizers.all();
   if (optimizer == nullptr && !prepared.empty()) optimizer = &prepared.front()->optimizer();

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <vector>
 
+#include "accelerant/amp/step_result.h"
 #include "accelerant/optim/lr_scheduler.h"
 #include "accelerant/optim/reduce_lr_on_plateau.h"
 #include "accelerator/core.h"
@@ -43,11 +45,21 @@ class SchedulerState {
       : core_(core), schedule_(std::move(schedule)) {}
 
   std::shared_ptr<Core> core() const { return require_core(core_); }
-  ScheduleAccess& schedule() const { return *schedule_; }
 
+  // As it is after all steps.
+  ScheduleAccess& schedule() {
+    settle();
+    return *schedule_;
+  }
+
+  // Moves on if updates were made. Where only the device knows that yet, later: see settle().
   void step();
+
+  // Makes up for a step that waits for the device, and so waits for it.
+  void settle();
+
   void step(double metric);
-  std::vector<double> last_lrs() const;
+  std::vector<double> last_lrs();
 
   // From now on every step is an Error.
   void forget() { core_.reset(); }
@@ -56,8 +68,15 @@ class SchedulerState {
   // Prepared optimizers the schedule follows: its own, or all if it does not tell which that is.
   std::vector<std::shared_ptr<OptimizerState>> optimizers(const Core& core) const;
 
+  // A step that counts if these are updates.
+  struct Pending {
+    std::vector<StepResult> results = {};
+    int64_t steps = 1;
+  };
+
   std::weak_ptr<Core> core_;
   std::unique_ptr<ScheduleAccess> schedule_;
+  std::optional<Pending> pending_;
 };
 
 }  // namespace accelerant::detail

@@ -7,6 +7,7 @@
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/core.h"
 #include "accelerator/gradient_exchange.h"
 #include "accelerator/model_state.h"
@@ -32,11 +33,36 @@ void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
   }
 }
 
+void note_begin_of_backward(Core& core) {
+  if (core.recorder != nullptr) core.recorder->note([&core] { note_begin_of_backward(core); });
+  core.checkpoints.begin_backward();
+  ++core.backwards;
+}
+
+// In a replay: the graph adds to gradients, and the host takes note.
+void note_replayed_backward(Core& core, Window* window, detail::Gathered::Form form) {
+  if (window != nullptr) {
+    window->gathered.form = form;
+    detail::note_backward(*window);
+  }
+  for (const auto& optimizer : core.optimizers.all()) optimizer->note_gradients_written();
+}
+
+// Sums over items are divided by numbers that a graph has only if they are its own.
+void note_items(Core& core, const Window* window, bool on_host) {
+  if (core.recorder == nullptr) return;
+  if (on_host) {
+    core.recorder->refuse(
+        "backward(loss_sum, num_items) gets a number of the host, not a tensor of the device");
+  } else if (window != nullptr && core.window_rules().steps > 1) {
+    core.recorder->refuse("a window over several micro-steps is divided by items");
+  }
+}
+
 // What every form of backward does first; returns the window the loss belongs to.
 Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions& options) {
   check_loss(loss, options);
-  core.checkpoints.begin_backward();
-  ++core.backwards;
+  note_begin_of_backward(core);
   Window* window = core.accumulation.open();
   if (window == nullptr) {
     for (const auto& optimizer : core.optimizers.all()) optimizer->leave_complete_window();
@@ -53,8 +79,16 @@ Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions
 
 void run_backward(Core& core, Window* window, const at::Tensor& loss,
                   const BackwardOptions& options) {
+  const auto span = core.timeline().span(Phase::backward);
   // Set before: part of the gradients may be there even if autograd throws.
   if (window != nullptr) detail::note_backward(*window);
+  if (core.recorder != nullptr) {
+    core.recorder->note(
+        [&core, window,
+         form = window != nullptr ? window->gathered.form : detail::Gathered::Form::none] {
+          note_replayed_backward(core, window, form);
+        });
+  }
   const at::Tensor scaled = core.scaler.scale(loss);
   detail::run_exchanging(core, scaled, options.create_graph, [&] {
     torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,
@@ -101,6 +135,7 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
 void Accelerator::backward(const at::Tensor& loss_sum, int64_t num_items,
                            const BackwardOptions& options) {
   Window* window = begin_backward(*core_, loss_sum, options);
+  note_items(*core_, window, /*on_host=*/true);
   run_backward(*core_, window,
                detail::weigh_items(window, loss_sum, num_items, core_->mean_over_processes()),
                options);
@@ -109,6 +144,7 @@ void Accelerator::backward(const at::Tensor& loss_sum, int64_t num_items,
 void Accelerator::backward(const at::Tensor& loss_sum, const at::Tensor& num_items,
                            const BackwardOptions& options) {
   Window* window = begin_backward(*core_, loss_sum, options);
+  note_items(*core_, window, num_items.is_cpu());
   run_backward(*core_, window,
                detail::weigh_items(window, loss_sum, num_items, core_->mean_over_processes()),
                options);
@@ -125,6 +161,12 @@ AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& mo
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,
                                                        const NormOptions& options) {
+  if (options.norm_type == 2.0 && !options.error_if_nonfinite) {
+    const auto owners = core_->owners_of(model.state().parameters());
+    if (owners.size() == 1) {
+      if (const auto norm = owners.front()->clip_with_step(model.state(), max_norm)) return norm;
+    }
+  }
   // The list made by prepare(): asking the module would build its dictionary of names in every step.
   return clip_grad_norm_(model.state().parameters(), max_norm, options);
 }
@@ -132,6 +174,7 @@ std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, d
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                                                        double max_norm,
                                                        const NormOptions& options) {
+  const auto span = core_->timeline().span(Phase::clip);
   if (!finish_gradients(*core_, parameters, sync_gradients())) return std::nullopt;
   return accelerant::clip_grad_norm_(parameters, max_norm, options);
 }
@@ -141,6 +184,7 @@ void Accelerator::clip_grad_value_(const ModelBase& model, double clip_value) {
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  const auto span = core_->timeline().span(Phase::clip);
   if (!finish_gradients(*core_, parameters, sync_gradients())) return;
   accelerant::clip_grad_value_(parameters, clip_value);
 }
@@ -154,6 +198,7 @@ void Accelerator::unscale_gradients() {
 }
 
 void Accelerator::drop_gradients() {
+  if (core_->recorder != nullptr) core_->recorder->refuse("it drops gradients");
   core_->accumulation.start_over(core_->window_rules(), core_->loader_progress());
   for (const auto& optimizer : core_->optimizers.all()) optimizer->drop_gradients();
   core_->update_scaler_if_due();

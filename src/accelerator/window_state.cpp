@@ -134,7 +134,9 @@ NamedState save_windows(const Core& core, const optim::ParameterNames& names) {
   }
   std::unordered_set<const OptimizerState*> done;  // whose gradients are of no use any more
   for (const auto& optimizer : core.optimizers.all()) {
-    if (optimizer->has_used_gradients()) done.insert(optimizer.get());
+    if (optimizer->has_used_gradients() || optimizer->has_cleared_gradients()) {
+      done.insert(optimizer.get());
+    }
   }
   StateDict gradients;
   for_each_parameter(

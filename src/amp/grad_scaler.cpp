@@ -299,6 +299,8 @@ void GradScaler::update() {
   impl_->end_iteration();
 }
 
+void GradScaler::discard_checks() { impl_->optimizer_states.clear(); }
+
 void GradScaler::update(double new_scale) {
   if (!is_enabled()) return;
   detail::DeviceScaleState& state = impl_->require_state("update");

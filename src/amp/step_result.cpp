@@ -16,6 +16,8 @@ class StepResult::PendingFlag {
       : flag_(std::move(flag)),
         stream_(c10::impl::VirtualGuardImpl(flag_.device().type()).getStream(flag_.device())) {}
 
+  const at::Tensor& flag() const { return flag_; }
+
   bool wait() {
     if (!value_) {
       if (!arrived_) start_transfer();
@@ -72,6 +74,8 @@ StepResult StepResult::undecided(at::Tensor found_inf, at::Tensor loss) {
   result.pending_ = std::make_shared<PendingFlag>(std::move(found_inf));
   return result;
 }
+
+at::Tensor StepResult::device_flag() const { return pending_ ? pending_->flag() : at::Tensor(); }
 
 bool StepResult::skipped() const { return pending_ ? pending_->wait() : skipped_; }
 

@@ -5,6 +5,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "accelerant/track/timeline.h"
 #include "checkpoint/rotation.h"
 #include "core/files.h"
 
@@ -16,6 +17,7 @@ using nlohmann::json;
 class Alone final : public Agreement {
  public:
   int64_t rank() const override { return 0; }
+  bool is_alone() const override { return true; }
   std::vector<std::string> collect(const std::string& mine) override { return {mine}; }
   std::string announce(const std::string& text) override { return text; }
 };
@@ -66,7 +68,10 @@ json to_json(const std::map<std::string, FileRecord>& records) {
 
 std::unique_ptr<Agreement> agreement_with_nobody() { return std::make_unique<Alone>(); }
 
-StateSaver::StateSaver(std::unique_ptr<Agreement> agreement) : agreement_(std::move(agreement)) {}
+StateSaver::StateSaver(std::unique_ptr<Agreement> agreement, std::shared_ptr<Timeline> timeline)
+    : agreement_(std::move(agreement)), timeline_(std::move(timeline)) {
+  if (agreement_->is_alone()) before_end_.emplace([this] { finish_before_end(); });
+}
 
 StateSaver::~StateSaver() {
   for (bool waiting = true; waiting;) {
@@ -105,6 +110,7 @@ void StateSaver::save_in_background(SaveRequest request) {
   job->snapshot = &snapshots_[next_snapshot_];
   next_snapshot_ = (next_snapshot_ + 1) % kSnapshots;
   try {
+    const auto span = timeline_->span("copy for checkpoint", "save");
     request.parts = job->snapshot->take(request.parts);
   } catch (const std::exception& error) {
     // The other processes count on this one to take part.
@@ -124,15 +130,41 @@ void StateSaver::wait() { wait_for_jobs(0); }
 
 void StateSaver::wait_for_jobs(std::size_t most) {
   std::unique_lock lock(mutex_);
+  if (jobs_.size() <= most) return;
+  const auto span = timeline_->span("wait for checkpoint writer", "save");
   while (jobs_.size() > most) {
     const std::shared_ptr<Job> job = jobs_.front();
     changed_.wait(lock, [&] { return job->done; });
     jobs_.pop_front();
-    if (job->error) std::rethrow_exception(job->error);
+    if (!job->error) continue;
+    lock.unlock();  // if nobody catches it, the other saves are waited for
+    std::rethrow_exception(job->error);
+  }
+}
+
+void StateSaver::finish_before_end() noexcept {
+  if (std::this_thread::get_id() == thread_.get_id()) return;
+  std::unique_lock lock(mutex_);
+  const auto all_done = [this] {
+    return std::ranges::all_of(jobs_, [](const auto& job) { return job->done; });
+  };
+  if (!all_done()) {
+    log(LogLevel::warning,
+        "an exception ends this process; the checkpoint under way is saved first");
+  }
+  changed_.wait(lock, all_done);
+  for (const auto& job : jobs_) {
+    if (!job->error) continue;
+    try {
+      std::rethrow_exception(job->error);
+    } catch (const std::exception& error) {
+      log(LogLevel::error, error.what());
+    }
   }
 }
 
 void StateSaver::run_jobs() {
+  timeline_->name_thread("checkpoint writer");
   std::unique_lock lock(mutex_);
   while (true) {
     std::shared_ptr<Job> job;
@@ -159,6 +191,7 @@ void StateSaver::run_jobs() {
 }
 
 void StateSaver::run(const SaveRequest& request) {
+  const auto span = timeline_->span("write checkpoint", "save");
   const bool is_first = agreement_->rank() == 0;
   std::string begun;
   if (is_first) {

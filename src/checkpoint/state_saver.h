@@ -18,6 +18,11 @@
 
 #include "checkpoint/host_snapshot.h"
 #include "checkpoint/state_part.h"
+#include "core/before_end.h"
+
+namespace accelerant {
+class Timeline;
+}
 
 namespace accelerant::checkpoint {
 
@@ -27,6 +32,9 @@ class Agreement {
   virtual ~Agreement() = default;
 
   virtual int64_t rank() const = 0;
+
+  // Whether there are other processes.
+  virtual bool is_alone() const = 0;
 
   // The first process gets the texts of all, by rank; the others nothing.
   virtual std::vector<std::string> collect(const std::string& mine) = 0;
@@ -60,9 +68,11 @@ struct SaveRequest {
 
 class StateSaver {
  public:
-  explicit StateSaver(std::unique_ptr<Agreement> agreement);
+  // What is saved, and when, goes to the timeline while it is on.
+  StateSaver(std::unique_ptr<Agreement> agreement, std::shared_ptr<Timeline> timeline);
 
-  // Waits for saves in the background. Their Errors, if nobody has got them, are logged.
+  // Waits for saves in the background. Their Errors, if nobody has got them, are logged. The same is done before an
+  // exception that nobody catches ends the process, unless there are others: those must hear of it at once.
   ~StateSaver();
   StateSaver(const StateSaver&) = delete;
   StateSaver& operator=(const StateSaver&) = delete;
@@ -90,6 +100,7 @@ class StateSaver {
   };
 
   void run_jobs();
+  void finish_before_end() noexcept;
   void run(const SaveRequest& request);
   void await_readers();
   std::string write(const SaveRequest& request, const CheckpointFolder& folder) const;
@@ -99,6 +110,7 @@ class StateSaver {
   void wait_for_jobs(std::size_t most);
 
   std::unique_ptr<Agreement> agreement_;
+  std::shared_ptr<Timeline> timeline_;
   HostSnapshot snapshots_[kSnapshots];
   std::size_t next_snapshot_ = 0;
 
@@ -107,6 +119,7 @@ class StateSaver {
   std::deque<std::shared_ptr<Job>> jobs_;  // begun and not yet waited for, in their order
   bool stopping_ = false;
   std::thread thread_;  // started with the first job
+  std::optional<BeforeEnd> before_end_;
 };
 
 }  // namespace accelerant::checkpoint

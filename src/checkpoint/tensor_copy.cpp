@@ -15,8 +15,8 @@
 namespace accelerant::checkpoint {
 namespace {
 
-// More than the memory can keep busy, as a rule.
-constexpr int kMostThreads = 8;
+// More than the memory can keep busy, as a rule. With 16 cores it is 60 GB/s by 16 threads, 40 by 8.
+constexpr int kMostThreads = 16;
 
 int reading_threads() { return std::min(at::get_num_threads(), kMostThreads); }
 

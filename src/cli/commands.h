@@ -11,5 +11,6 @@ int inspect_command(int argc, char** argv);
 int verify_command(int argc, char** argv);
 int merge_weights_command(int argc, char** argv);
 int convert_command(int argc, char** argv);
+int merge_traces_command(int argc, char** argv);
 
 }  // namespace accelerant::cli

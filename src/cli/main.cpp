@@ -27,6 +27,7 @@ Commands:
   verify         Check that a model or checkpoints are not damaged
   merge-weights  Make one file of a model in several
   convert        Write a model with another type, format or size of files
+  merge-traces   Make one trace of the profiles of several processes
 
 Options:
   -h, --help  Show this text
@@ -53,6 +54,7 @@ int run(int argc, char** argv) {
   if (name == "verify") return accelerant::cli::verify_command(argc - 1, argv + 1);
   if (name == "merge-weights") return accelerant::cli::merge_weights_command(argc - 1, argv + 1);
   if (name == "convert") return accelerant::cli::convert_command(argc - 1, argv + 1);
+  if (name == "merge-traces") return accelerant::cli::merge_traces_command(argc - 1, argv + 1);
   if (name == "--version") {
     std::printf("accelerant %s\n", ACCELERANT_VERSION);
     return 0;

@@ -8,6 +8,7 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/failpoint.h"
 #include "accelerant/dist/world.h"
+#include "accelerant/track/timeline.h"
 #include "dist/progress.h"
 
 namespace accelerant::dist {
@@ -23,6 +24,7 @@ namespace detail {
 
 template <class F>
 auto exchange(const World& world, const char* name, F& f) {
+  const auto span = world.timeline()->span(Phase::exchange, SpanName::lasting(name));
   try {
     failpoint(name);
     return f(world.groups());

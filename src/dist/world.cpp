@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
+#include "accelerant/track/timeline.h"
 #include "dist/backends.h"
 #include "dist/exchange.h"
 #include "dist/failure.h"
@@ -105,7 +106,8 @@ World::World(const Environment& environment, const ProcessGroupOptions& options,
     : environment_(environment),
       options_(options),
       device_(device),
-      progress_(std::make_unique<Progress>()) {
+      progress_(std::make_unique<Progress>()),
+      timeline_(std::make_shared<Timeline>(TimelineOptions{.rank = environment.process_index})) {
   const auto is_positive = [](std::chrono::milliseconds time) { return time.count() > 0; };
   if (!is_positive(options.timeout) || !is_positive(options.join_timeout)) {
     throw Error(

@@ -20,7 +20,7 @@ namespace {
 }
 
 // From this size on a mapping costs less than what it saves; more at a time saves nothing.
-constexpr std::size_t kLeastMapped = 1 << 20;
+constexpr std::size_t kLeastMapped = 2 << 20;
 constexpr std::size_t kMostMapped = 8 << 20;
 
 // A part of a file in memory, for a moment.

@@ -259,14 +259,7 @@ FusedStep::FusedStep(torch::optim::Optimizer& optimizer, const FusedStepOptions&
   impl_ = std::make_unique<Impl>(optimizer, options);
 }
 
-FusedStep::~FusedStep() {
-  try {
-    sync();
-  } catch (const std::exception& error) {
-    log(LogLevel::warning,
-        c10::str("FusedStep: the optimizer's step counts are not up to date: ", error.what()));
-  }
-}
+FusedStep::~FusedStep() = default;
 
 torch::optim::Optimizer& FusedStep::optimizer() const { return impl_->optimizer(); }
 
@@ -318,10 +311,15 @@ at::Tensor FusedStep::clip_grad_norm_(double max_norm, GradScaler& scaler) {
 
 void FusedStep::multiply_gradients(double factor) { impl_->note_factor(factor); }
 void FusedStep::multiply_gradients(const at::Tensor& factor) { impl_->note_factor(factor); }
+bool FusedStep::can_step() { return impl_->is_possible(); }
+void FusedStep::write_noted() {
+  if (impl_->has_notes()) impl_->write_notes();
+}
 void FusedStep::discard() { impl_->discard(); }
 void FusedStep::sync() { impl_->plan().sync(); }
 void FusedStep::reload() { impl_->plan().reload(); }
 void FusedStep::refresh_options() { impl_->plan().refresh_options(); }
+bool FusedStep::is_settled() { return impl_->plan().is_settled(); }
 
 bool FusedStep::is_possible() { return impl_->is_possible(); }
 

@@ -145,7 +145,11 @@ void StepPlan::refresh_options() {
     if (groups.size() != readers_.size() || !readers_[g].reads(groups[g].options())) return;
   }
   upload_options(/*all=*/false);
+  // A replay counts on the device, and nobody else tells.
+  steps_ahead_ = steps_.defined();
 }
+
+bool StepPlan::is_settled() { return built_ && !reload_ && is_state_known(); }
 
 void StepPlan::pack_gradients() {
   const at::NoGradGuard no_grad;

@@ -51,8 +51,11 @@ class StepPlan {
   // The second pass is queued.
   void applied();
 
-  // Brings options that changed to the device.
+  // Brings options that changed to the device, for a captured step.
   void refresh_options();
+
+  // Whether the optimizer's state is the one that the tables were built for.
+  bool is_settled();
 
   // Writes the counts of the device into the optimizer's state. Waits.
   void sync();

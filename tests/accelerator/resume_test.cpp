@@ -155,9 +155,34 @@ TEST(Resume, AfterARestartItIsTheDefault) {
   const TempFolder folder;
   auto options = in_project(folder);
   options.project.resume.reset();
-  EXPECT_EQ(Accelerator(options).options().project.resume, "no");
-  const Variable restarted("TORCHELASTIC_RESTART_COUNT", "1");
-  EXPECT_EQ(Accelerator(options).options().project.resume, "auto");
+  EXPECT_EQ(Accelerator(options).options().project.resume, "restart");
+  EXPECT_EQ(Accelerator(options).options().project.save_on_preemption, false);
+  EXPECT_EQ(Accelerator({.cpu = true}).options().project.resume, "no");
+  expect_error([] { Accelerator({.cpu = true, .project = {.resume = "restart"}}); },
+               {"project.resume = \"restart\" needs a project"});
+}
+
+// The launcher says who it is: a restart goes on from what it has saved itself. What has no name, as torchrun by
+// default, goes on from any.
+TEST(Resume, ARestartGoesOnFromItsOwnLaunch) {
+  const Variable rank("RANK", "0"), size("WORLD_SIZE", "1"), local_rank("LOCAL_RANK", "0");
+  const auto resumes = [&](const char* saved_by, const char* restarted_by, const char* restarts) {
+    const TempFolder folder;
+    auto options = in_project(folder);
+    options.project.resume.reset();
+    {
+      const Variable run("TORCHELASTIC_RUN_ID", saved_by);
+      Training(options).accelerator.save_state();
+    }
+    const Variable run("TORCHELASTIC_RUN_ID", restarted_by);
+    const Variable count("TORCHELASTIC_RESTART_COUNT", restarts);
+    return Training(options).accelerator.resumed().has_value();
+  };
+  EXPECT_TRUE(resumes("monday", "monday", "1"));
+  EXPECT_FALSE(resumes("monday", "monday", "0"));
+  EXPECT_FALSE(resumes("monday", "tuesday", "1"));
+  EXPECT_FALSE(resumes("none", "tuesday", "1"));
+  EXPECT_TRUE(resumes("monday", "none", "1"));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"collectives", replay::replay_collectives},
     {"fused", replay::replay_fused},
     {"models", replay::replay_models},
+    {"nn", replay::replay_nn},
     {"optimizer_state", replay::replay_optimizer_state},
     {"processes", replay::replay_processes},
     {"python_files", replay::replay_python_files},

@@ -10,6 +10,7 @@ nlohmann::json replay_accumulate(const nlohmann::json& document);
 nlohmann::json replay_collectives(const nlohmann::json& document);
 nlohmann::json replay_fused(const nlohmann::json& document);
 nlohmann::json replay_models(const nlohmann::json& document);
+nlohmann::json replay_nn(const nlohmann::json& document);
 nlohmann::json replay_scaler(const nlohmann::json& document);
 nlohmann::json replay_processes(const nlohmann::json& document);
 nlohmann::json replay_python_files(const nlohmann::json& document);

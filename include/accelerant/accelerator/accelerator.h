@@ -45,12 +45,14 @@
 #include "accelerant/accelerator/accumulate_scope.h"
 #include "accelerant/accelerator/autocast_scope.h"
 #include "accelerant/accelerator/backward_options.h"
+#include "accelerant/accelerator/capture.h"
 #include "accelerant/accelerator/checkpointing.h"
 #include "accelerant/accelerator/epochs.h"
 #include "accelerant/accelerator/jit_model.h"
 #include "accelerant/accelerator/model.h"
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerant/accelerator/prepare_traits.h"
+#include "accelerant/accelerator/profile.h"
 #include "accelerant/accelerator/scheduler.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
@@ -191,6 +193,12 @@ class Accelerator {
   AutocastScope autocast() const;
   AutocastScope autocast(const AutocastSettings& settings) const;
 
+  // The whole step as a CUDA graph that is replayed in each call, where that can be: see capture.h.
+  template <class F>
+  CapturedStep<std::decay_t<F>> capture(F&& step, const CaptureOptions& options = {}) {
+    return {core_, std::forward<F>(step), options};
+  }
+
   // Gives up what was gathered: windows that are half complete end here, and the gradients of all
   // prepared optimizers are cleared. For going on after an exception in the middle of a window.
   void drop_gradients();
@@ -262,6 +270,16 @@ class Accelerator {
     ((handles = Handles()), ...);
     forget_everything();
   }
+
+  // Records where the time goes as long as the object that is returned is there: see profile.h. Without options: those
+  // of the Accelerator.
+  ProfileScope profile();
+  ProfileScope profile(const ProfileOptions& options);
+
+  // Where the phases of the training are recorded while profile() is in force. For spans of the program's own:
+  //
+  //   const auto span = accelerator.timeline().span("augment");
+  Timeline& timeline();
 
   // Waits for asynchronous saves, and throws the Error of one, then ends the connections between processes. The
   // Accelerator's destructor does so, too, but logs the Error; call it where the

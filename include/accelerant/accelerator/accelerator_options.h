@@ -13,6 +13,8 @@
 #include <optional>
 #include <string>
 
+#include "accelerant/accelerator/performance_options.h"
+#include "accelerant/accelerator/profile_options.h"
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/dist/data_parallel.h"
 #include "accelerant/dist/process_group_options.h"
@@ -84,13 +86,14 @@ struct ProjectOptions {
   int64_t iteration = 0;
 
   // "auto": prepare() loads the newest checkpoint of the project, if there is one, and the training goes on where it
-  // was, with no more code. A path: that checkpoint. "no": nothing is loaded. Default: "auto" in a
-  // process that its launcher has started again (accelerant launch --max-restarts, torchrun), else "no".
+  // was, with no more code. "restart": the same, but only in a process that its launcher has started again (accelerant
+  // launch --max-restarts, torchrun), and only from what this very launch has saved. A path: that checkpoint, or, after
+  // such a restart, what this launch has saved since. "no": nothing is loaded. Default: "restart" with `dir`, else "no".
   std::optional<std::string> resume = std::nullopt;
 
   // SIGTERM and SIGUSR1, which schedulers send before they take a machine away, make the training save its state
-  // after the next update and end with exit code 75. Default: where a training can be resumed, that is with `dir`
-  // and `resume` other than "no".
+  // after the next update and end with exit code 75. Default: where the same command goes on, that is with `dir` and
+  // `resume` as "auto" or a path.
   std::optional<bool> save_on_preemption = std::nullopt;
 };
 
@@ -127,9 +130,19 @@ struct AcceleratorOptions {
   ProjectOptions project = {};
   ScheduleUnit schedule_unit = ScheduleUnit::update;
 
+  // Whether optimizers of a kind that allows it step in fused kernels: see PrepareOptimizerOptions::fused. Gradients
+  // then stay as backward() made them: clip_grad_norm_() over all of them clips inside the step.
+  bool fused = true;
+
   // With several processes: how they are connected, and how models exchange gradients.
   dist::ProcessGroupOptions process_group = {};
   dist::DataParallelOptions data_parallel = {};
+
+  // Settings of libtorch and of the process for speed.
+  PerformanceOptions performance = {};
+
+  // What profile() does where it is told nothing.
+  ProfileOptions profile = {};
 };
 
 }  // namespace accelerant

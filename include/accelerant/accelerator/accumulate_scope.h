@@ -51,7 +51,9 @@ class [[nodiscard]] AccumulateScope {
   AccumulateScope(std::shared_ptr<detail::Core> core,
                   std::vector<const detail::ModelState*> models);
 
-  std::vector<std::shared_ptr<detail::OptimizerState>> concerned() const;
+  static void enter(detail::Core& core, const std::shared_ptr<detail::Window>& window);
+  static std::vector<std::shared_ptr<detail::OptimizerState>> concerned(
+      const detail::Core& core, const detail::Window& window);
   void clean_up_failure();
 
   std::shared_ptr<detail::Core> core_;

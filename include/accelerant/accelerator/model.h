@@ -27,6 +27,7 @@
 #include "accelerant/amp/autocast.h"
 #include "accelerant/tensor/cast.h"
 #include "accelerant/tensor/state_dict.h"
+#include "accelerant/track/timeline.h"
 
 namespace torch::nn {
 class Module;
@@ -68,6 +69,7 @@ class [[nodiscard]] ForwardScope {
 
  private:
   ModelState& state_;
+  Timeline::Span span_;
   std::optional<AutocastGuard> autocast_;
   bool casts_outputs_ = false;
   bool is_parallel_ = false;

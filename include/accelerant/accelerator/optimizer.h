@@ -6,6 +6,10 @@
 //   optimizer.step();       // does nothing in the middle of a window
 //   optimizer.zero_grad();  // neither does this
 //
+// SGD, Adam, AdamW, Adagrad, RMSprop of torch::optim and our Lion step in fused kernels, see docs/performance.md.
+// Options and moments are those of the original all the same; its own step counts are up to date after sync(), in
+// every checkpoint, and after end_training() and free_memory().
+//
 // An Optimizer is a cheap handle, copies mean the same optimizer. The torch::optim object is
 // borrowed (or shared, if it was given as a shared pointer) and stays usable.
 #pragma once
@@ -35,6 +39,10 @@ struct PrepareOptimizerOptions {
   // Allows an optimizer none of whose parameters belongs to a prepared model. Otherwise its first
   // step is an Error, since as a rule it means that a model was forgotten.
   bool loose_parameters = false;
+
+  // Whether the step runs in two kernels of ours over all tensors (accelerant/optim/fused_step.h) rather than in
+  // the optimizer's own loop. true: an Error where that cannot be. Default: the Accelerator's option `fused`.
+  std::optional<bool> fused = std::nullopt;
 };
 
 namespace detail {
@@ -61,6 +69,10 @@ class Optimizer {
   // Whether overflow kept the last executed step from being applied; false before the first. Stays
   // until the next step is executed. May wait for the device.
   bool step_was_skipped() const;
+
+  // Makes the step counts in the original's state those of the device, for torch::save or a step() of the original
+  // itself. Waits for the device.
+  void sync() const;
 
   // Of the original.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() const;

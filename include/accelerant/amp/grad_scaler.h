@@ -134,6 +134,9 @@ class GradScaler {
   // found.
   void update();
 
+  // Forgets the checks since the last update(), as if there had been none.
+  void discard_checks();
+
   // Ends the iteration and sets the scale. A tensor has one element, on any device; the scaler
   // keeps no reference to it. Positive and finite, else an Error.
   void update(double new_scale);

@@ -14,6 +14,7 @@
 #include "accelerant/data/source.h"
 #include "accelerant/data/transfer.h"
 #include "accelerant/tensor/nested_ops.h"
+#include "accelerant/track/timeline.h"
 
 namespace accelerant::data::detail {
 
@@ -30,6 +31,7 @@ class Loop {
         transfer_(placement),
         on_loop_(placement.on_loop),
         on_batch_end_(placement.on_batch_end),
+        timeline_(placement.timeline),
         looks_ahead_(state_->counts_as_it_goes() || transfer_.copies_ahead()) {
     state_->begin_loop();
     running_ = true;
@@ -106,10 +108,19 @@ class Loop {
     }
   }
 
+  Timeline::Span span(Phase phase) const {
+    if (timeline_) return timeline_->span(phase);
+    return {};
+  }
+
   Fetched fetch() {
+    const auto waiting = span(Phase::data);
     try {
       std::optional<Item> item = feed_->next();
-      if (item) item->arrival = transfer_.send(item->batch, item->arrival);
+      if (item) {
+        const auto sending = transfer_.leaves_host() ? span(Phase::transfer) : Timeline::Span();
+        item->arrival = transfer_.send(item->batch, item->arrival);
+      }
       return {std::move(item), nullptr};
     } catch (...) {
       return {std::nullopt, std::current_exception()};
@@ -130,6 +141,7 @@ class Loop {
   Transfer transfer_;
   std::function<void(LoaderState&, bool)> on_loop_;
   std::function<void(LoaderState&)> on_batch_end_;
+  std::shared_ptr<Timeline> timeline_;  // may be null
   const bool looks_ahead_;
   bool running_ = false;
   std::unique_ptr<Feed<Batch>> feed_;

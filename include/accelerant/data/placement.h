@@ -11,6 +11,10 @@
 #include <memory>
 #include <optional>
 
+namespace accelerant {
+class Timeline;
+}
+
 namespace accelerant::data {
 
 class BatchChannel;
@@ -57,6 +61,9 @@ struct Placement {
   // Called when the loop asks for the next batch, and so has ended its work with the current one. What it throws
   // leaves the loop.
   std::function<void(LoaderState&)> on_batch_end = {};
+
+  // Where the waits of the loop for its batches are recorded. Default: nowhere.
+  std::shared_ptr<Timeline> timeline = {};
 };
 
 }  // namespace accelerant::data

@@ -29,6 +29,7 @@ class Transfer {
   // Batches go to a device that works by itself, so copying should begin one batch ahead.
   bool copies_ahead() const { return side_stream_ != nullptr; }
   bool moves() const { return moves_; }
+  bool leaves_host() const { return moves_ && !device_.is_cpu(); }
 
   // In the thread that made the batch: pins it if it will be copied from there, and notes the work
   // on a device that it depends on. `made_in_worker`: the loop's own thread will use it.

@@ -17,6 +17,10 @@
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/process_group_options.h"
 
+namespace accelerant {
+class Timeline;
+}
+
 namespace accelerant::dist {
 
 // Internal, in src/dist.
@@ -56,6 +60,9 @@ class World {
   // What this process is doing, for the other processes to see.
   Progress& progress() const { return *progress_; }
 
+  // Where exchanges are recorded while it is on. Never null.
+  const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
+
   // Null where processes do not watch each other.
   Monitor* monitor() const { return monitor_.get(); }
 
@@ -66,6 +73,7 @@ class World {
   ProcessGroupOptions options_;
   c10::Device device_;
   std::unique_ptr<Progress> progress_;
+  std::shared_ptr<Timeline> timeline_;
   bool is_debug_ = false;
   std::unique_ptr<Groups> groups_;
   std::unique_ptr<Monitor> monitor_;

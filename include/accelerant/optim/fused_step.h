@@ -61,8 +61,8 @@ class FusedStep final : public ScaledStep {
   // another), with all parameters on one CPU or CUDA device, can.
   static std::optional<std::string> why_not(const torch::optim::Optimizer& optimizer);
 
-  // Throws Error if why_not() has a reason. The optimizer must outlive this object, which on its end brings the
-  // step counts in the optimizer's state up to date.
+  // Throws Error if why_not() has a reason. The optimizer must outlive every use of this object. Its end leaves the
+  // optimizer alone: call sync() first if the optimizer is to go on by itself.
   explicit FusedStep(torch::optim::Optimizer& optimizer, const FusedStepOptions& options = {});
   ~FusedStep() override;
   FusedStep(const FusedStep&) = delete;
@@ -94,6 +94,12 @@ class FusedStep final : public ScaledStep {
   void multiply_gradients(double factor);
   void multiply_gradients(const at::Tensor& factor);
 
+  // Whether the kernels can read the gradients there are now. Otherwise the optimizer will step by itself.
+  bool can_step();
+
+  // Does to the gradients themselves what was noted for the next step. The loss scale is off them already.
+  void write_noted();
+
   // Forgets what was noted for a step that will not come.
   void discard();
 
@@ -106,6 +112,9 @@ class FusedStep final : public ScaledStep {
   // Brings options that have changed (learning rates) to the device, for a captured step that is about to be
   // replayed. step() does it by itself.
   void refresh_options();
+
+  // Whether a captured step can be replayed: the optimizer's state is the one that it was captured with.
+  bool is_settled();
 
  private:
   class Impl;

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import replay
-from resumable import assert_same, name_of_case, start, undisturbed
+from resumable import assert_same, name_of_case, numbers_of, start, undisturbed
 
 SEED = replay.seed_from_environment()
 
@@ -40,3 +40,46 @@ def test_restarts_are_used_up(tmp_path):
     assert done.returncode == 137, done.stderr
     assert "resuming from" not in done.stderr
     assert (tmp_path / "log.0").read_text().count("a 0 4 = ") == 2
+
+
+def test_what_an_earlier_launch_left_is_not_resumed(tmp_path):
+    """This one was to begin anew, and had saved nothing when it was started again."""
+    settings = {"samples": 20, "epochs": 2, "batch": 4, "resume": "default", "project": tmp_path / "project"}
+    earlier = start(tmp_path / "earlier", settings, launcher_options=["--max-restarts", "1"])
+    assert earlier.returncode == 0, earlier.stderr
+    assert numbers_of(settings["project"]) == [0, 1]
+    # At the third batch of each attempt, and the second has none.
+    done = start(tmp_path / "log", settings, 1, "training.batch:kill@3", launcher_options=["--max-restarts", "1"])
+    assert done.returncode == 137, done.stderr
+    assert "resuming from" not in done.stderr
+    assert (tmp_path / "log.0").read_text().count("a 0 4 = ") == 2
+
+
+def test_after_a_restart_newer_states_count_more_than_the_path(tmp_path):
+    settings = {"samples": 20, "epochs": 4, "batch": 4, "project": tmp_path / "project"}
+    expected = undisturbed(tmp_path, settings, 1)
+    log = tmp_path / "log"
+    first = start(log, {**settings, "resume": "no"}, 1, "training.batch:kill@6")
+    assert first.returncode == -9, first.stderr
+    beginning = settings["project"] / "checkpoints/checkpoint_0"
+    # Every attempt comes one epoch farther.
+    done = start(log, {**settings, "resume": beginning}, 1, "training.batch:kill@7",
+                 launcher_options=["--max-restarts", "3"])
+    assert done.returncode == 0, done.stderr
+    resumed = re.findall(r"resuming from \S*/(checkpoint_\d)", done.stderr)  # the launcher shows last lines again
+    assert list(dict.fromkeys(resumed)) == ["checkpoint_0", "checkpoint_1", "checkpoint_2"]
+    assert_same(log, expected)
+
+
+def test_an_exception_that_nobody_catches_does_not_lose_a_save(tmp_path):
+    """It is thrown right behind save_state, and the save takes its time."""
+    settings = {"samples": 20, "epochs": 1, "batch": 4, "save_every": 2, "async": 1, "project": tmp_path / "project"}
+    slow = "training.batch:throw@2,checkpoint.before_rename:sleep=300"
+    failed = start(tmp_path / "log", settings, 1, slow)
+    assert failed.returncode == -6, failed.stderr
+    assert "the checkpoint under way is saved first" in failed.stderr
+    assert "training.batch" in failed.stderr
+    assert numbers_of(settings["project"]) == [0]
+    done = start(tmp_path / "log", settings)
+    assert "resuming from" in done.stderr
+    assert_same(tmp_path / "log", undisturbed(tmp_path, settings, 1))

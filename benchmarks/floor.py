@@ -1,0 +1,83 @@
+"""What the machine can do at best, measured: copies of memory and products of large matrices.
+
+It answers requests, a line each, with a line of JSON:
+
+  copy BYTES WORKING_SET SECONDS   seconds to read and write so many bytes (both counted) by copies within a working
+                                   set of so many bytes
+  matmul PRECISION SECONDS         operations per second of a large product; fp32 without TF32, as torch has it
+  flops TASK                       operations of a step's products and convolutions, forward and backward; of causal
+                                   attention only the half that is needed
+"""
+
+import json
+import sys
+
+import torch
+from stopwatch import seconds_per_step
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from training_tasks import parameter_count, task_named
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+REPEATS = 10
+
+
+def synchronize():
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def repeated(work):
+    """Many in a row as one step, in a CUDA graph where there is a GPU, so that calls cost nothing."""
+    def several():
+        for _ in range(REPEATS):
+            work()
+
+    if not CUDA:
+        return several
+    several()
+    synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        several()
+    return graph.replay
+
+
+def copy(total, working_set, seconds):
+    total, working_set = int(total), int(working_set)
+    source = torch.ones(max(working_set // 8, 1), device=DEVICE)  # half of the set, 4 bytes an element
+    target = torch.empty_like(source)
+    moved = 8 * source.numel() * REPEATS
+    measured = seconds_per_step(float(seconds), repeated(lambda: target.copy_(source)), synchronize)
+    return {"seconds": measured * total / moved}
+
+
+def matmul(precision, seconds):
+    size = 8192 if CUDA else 1536
+    left, right = (torch.randn(size, size, device=DEVICE).to(TYPES[precision]) for _ in range(2))
+    target = torch.empty_like(left)
+    work = repeated(lambda: torch.mm(left, right, out=target))
+    return {"flops": 2 * size**3 * REPEATS / seconds_per_step(float(seconds), work, synchronize)}
+
+
+def flops(task):
+    with torch.device("meta"):
+        made = task_named(task, CUDA)
+        network = made.make_network()
+        data, target = made.make_data(1)
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            made.loss(network(data), target).backward()
+    attention = counter.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0)
+    return {"flops": counter.get_total_flops() - attention / 2, "parameters": parameter_count(network)}
+
+
+def main():
+    for request in sys.stdin:
+        what, *words = request.split()
+        print(json.dumps({"copy": copy, "matmul": matmul, "flops": flops}[what](*words)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

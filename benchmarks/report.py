@@ -1,0 +1,93 @@
+"""The table of a result, in Markdown."""
+
+from result import OTHER_SIDES, OUR_SIDES, SIDES
+
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+
+
+def number(value):
+    """Three digits that count."""
+    if value == 0:
+        return "0"
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:,.{digits}f}"
+
+
+def figure_cell(row, side, spread):
+    if side in row.figures:
+        figure = row.figures[side]
+        cell = number(figure.median)
+        return f"{cell} ({number(figure.low)} - {number(figure.high)})" if spread and figure.rounds > 1 else cell
+    return "failed" if side in row.failures else "-"
+
+
+def best_of_ours(row):
+    """The form of ours that a user would take: the fastest."""
+    return min((side for side in OUR_SIDES if side in row.figures), key=lambda side: row.figures[side].median,
+               default=None)
+
+
+def ratio_cell(row, other):
+    ours = best_of_ours(row)
+    ratios = row.ratios()
+    return f"{ratios[f'{ours} / {other}']:.2f}" if f"{ours} / {other}" in ratios else "-"
+
+
+def present(rows, sides):
+    return [side for side in sides if any(side in row.figures or side in row.failures for row in rows)]
+
+
+def table(rows, spread=True):
+    """One line a row. The columns on the right: so many times as fast as the other is the faster form of ours."""
+    sides = present(rows, SIDES)
+    others = [side for side in present(rows, OTHER_SIDES)]
+    heads = ["work", "unit", *(SIDES[side] for side in sides), *(f"x {SIDES[side]}" for side in others)]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for row in rows:
+        cells = [row.title, row.unit, *(figure_cell(row, side, spread) for side in sides),
+                 *(ratio_cell(row, side) for side in others)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def failure_lines(rows):
+    """Equal reasons in one line."""
+    reasons = {}
+    for row in rows:
+        for side, reason in row.failures.items():
+            reasons.setdefault((side, reason), []).append(row.title)
+    return [f"- {SIDES[side]}, {'; '.join(titles)}: {reason}" for (side, reason), titles in reasons.items()]
+
+
+def heading(result):
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    lines = [f"# {result.machine['name']}, {result.date}", "", f"{versions}. Form: {result.form}."]
+    return lines + [""] + [f"{note}" for note in result.notes] if result.notes else lines
+
+
+def markdown(result):
+    lines = heading(result)
+    lines += ["", "Medians over rounds in which the sides take turns, quartiles in brackets; `x ...`: so many times as fast is",
+              "the faster form of Accelerant. docs/benchmarks.md tells what each row is.", "", *table(result.rows)]
+    failures = failure_lines(result.rows)
+    if failures:
+        lines += ["", "Not measured:", "", *failures]
+    return "\n".join(lines) + "\n"
+
+
+def summary(result, keys):
+    """A short table without spread, for the README: the rows whose keys begin so."""
+    rows = [row for row in result.rows if any(row.key == key or row.key.startswith(key + "/") for key in keys)]
+    return [f"{result.machine['name']}, {result.date}, torch {result.versions.get('torch', '?')}:", "",
+            *table(rows, spread=False)]
+
+
+def between_markers(text, lines):
+    """The text with what stands between the markers replaced."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"the text needs one line {BEGIN} and one line {END}")
+    before, rest = text.split(BEGIN)
+    if END not in rest:
+        raise ValueError(f"{END} stands before {BEGIN}")
+    after = rest.split(END)[1]
+    return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after

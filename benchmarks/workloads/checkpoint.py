@@ -1,0 +1,108 @@
+"""Models and whole trainings saved and loaded (model_io.cpp, checkpoint_loop.cpp, and both in Python).
+
+Files that are loaded are in the page cache. Accelerant's saves are always on the disk when they are called complete;
+what is compared is Python's with fsync. The floor of loading is a copy of the same memory.
+"""
+
+import functools
+import tempfile
+
+from rounds import Case, Contender
+
+MANY = 1_000_000
+
+
+def folder(settings):
+    """Removed when the interpreter ends."""
+    if "folder" not in settings.shared:
+        settings.shared["folder"] = tempfile.TemporaryDirectory()
+    return settings.shared["folder"].name
+
+
+def models(settings):
+    """The workers of both languages with the same model, and a file of it."""
+    ours = settings.worker("model ours", [settings.program("bench-model-io"), "cpu"])
+    python = settings.worker("model accelerate", [*settings.script("model_io.py"), "cpu"])
+    blocks = 21 if settings.full else 4
+
+    def prepare(worker):
+        worker.ask("model", blocks, deadline=settings.deadline)
+        return {}
+
+    return ours, python, functools.partial(prepare, ours), functools.partial(prepare, python)
+
+
+def load_contenders(settings):
+    ours, python, prepare_ours, prepare_python = models(settings)
+    path = f"{folder(settings)}/model.safetensors"
+
+    def prepare_file():
+        prepare_python()
+        python.ask("save_and_sync", path, deadline=settings.deadline)
+        return {}
+
+    def seconds(worker, *words):
+        return worker.ask(*words, deadline=settings.deadline)["seconds"]
+
+    return {"accelerate": Contender(lambda: seconds(python, "load", path), prepare_file),
+            "ours": Contender(lambda: seconds(ours, "load", path), prepare_ours),
+            "floor": Contender(lambda: seconds(ours, "copy_"))}
+
+
+def open_contenders(settings):
+    ours, python, _, _ = models(settings)
+    path = f"{folder(settings)}/many.safetensors"
+
+    def prepare():
+        ours.ask("many", path, MANY, deadline=settings.deadline)
+        return {}
+
+    return {"ours": Contender(lambda: ours.ask("open", path, deadline=settings.deadline)["seconds"], prepare),
+            "accelerate": Contender(lambda: python.ask("open", path, deadline=settings.deadline)["seconds"])}
+
+
+def save_contenders(settings, ways, size, part):
+    """The ways are by side."""
+    workers = {"ours": settings.worker("training saved, ours", [settings.program("bench-checkpoint")]),
+               "accelerate": settings.worker("training saved, accelerate", settings.script("checkpoint_loop.py"))}
+
+    def save(side):
+        return workers[side].ask("save", ways[side], size, f"{folder(settings)}/{side}", deadline=settings.deadline)[part]
+
+    def prepare(side):
+        for _ in range(2):  # for nothing; twice, as asynchronous saves have two buffers
+            save(side)
+        return {}
+
+    return {side: Contender(functools.partial(save, side), functools.partial(prepare, side)) for side in ways}
+
+
+def train_contenders(settings, size, steps, every):
+    """Steps with a save in front of every so many."""
+    workers = {"ours": settings.worker("training saved, ours", [settings.program("bench-checkpoint")]),
+               "accelerate": settings.worker("training saved, accelerate", settings.script("checkpoint_loop.py"))}
+    ways = {"ours": "async", "accelerate": "accelerate"}
+
+    def measure(side):
+        answer = workers[side].ask("train", ways[side], size, f"{folder(settings)}/{side}", steps, every,
+                                   deadline=settings.patience)
+        return answer["trained"] / steps
+
+    return {side: Contender(functools.partial(measure, side)) for side in ways}
+
+
+def cases(settings):
+    loaded = "1.06 GB" if settings.full else "0.2 GB"
+    yield Case("checkpoint/load", f"loading a model of {loaded}", "ms", functools.partial(load_contenders, settings))
+    for size in ["100MB", "1GB"] if settings.full else ["100MB"]:
+        ways = {"ours": "sync", "accelerate": "accelerate-synced"}
+        yield Case(f"checkpoint/save/{size}", f"save_state of {size}, until it is on the disk", "ms",
+                   functools.partial(save_contenders, settings, ways, size, "complete"))
+        ways = {"ours": "async", "accelerate": "dcp-async"}
+        yield Case(f"checkpoint/held-up/{size}", f"training held up by an asynchronous save of {size}", "ms",
+                   functools.partial(save_contenders, settings, ways, size, "blocked"))
+    if settings.full:
+        yield Case("checkpoint/open", "opening a file of 1,000,000 tensors", "ms",
+                   functools.partial(open_contenders, settings))
+        yield Case("checkpoint/train", "a step of 100MB with a save every 20", "ms",
+                   functools.partial(train_contenders, settings, "100MB", 40, 20))

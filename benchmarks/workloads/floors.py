@@ -1,0 +1,31 @@
+"""The physical floor of a piece of work, from what this machine does at best (floor.py)."""
+
+TAIL_BYTES = 32  # of memory traffic per parameter: gradients read twice, the rest of AdamW read and written once
+TAIL_SET = 16  # bytes per parameter that are touched
+UPDATE_BYTES = 28  # without the first reading of the gradients, which backward could do in passing
+
+
+def worker(settings):
+    return settings.worker("floor", settings.script("floor.py"))
+
+
+def copy_seconds(settings, total, working_set):
+    return worker(settings).ask("copy", int(total), int(working_set), settings.seconds,
+                                deadline=settings.deadline)["seconds"]
+
+
+def tail_seconds(settings, parameters):
+    """A copy that moves as many bytes as the tail of a step must, within as much memory."""
+    return copy_seconds(settings, TAIL_BYTES * parameters, TAIL_SET * parameters)
+
+
+def step_seconds(settings, task, precision):
+    """The products of a step at the rate of a large one, and then the update, which cannot begin before the last
+    gradient is there."""
+    asked = worker(settings)
+    if ("flops", task) not in settings.shared:
+        settings.shared["flops", task] = asked.ask("flops", task, deadline=settings.patience)
+    work = settings.shared["flops", task]
+    rate = asked.ask("matmul", precision, settings.seconds, deadline=settings.deadline)["flops"]
+    update = copy_seconds(settings, UPDATE_BYTES * work["parameters"], TAIL_SET * work["parameters"])
+    return work["flops"] / rate + update

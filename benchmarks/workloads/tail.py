@@ -1,0 +1,100 @@
+"""The tail of a step: unscale, clip, AdamW, update of the scale. scaler_tail.cpp and tail_loop.py do it."""
+
+import functools
+import json
+import re
+
+from rounds import Case, Contender
+from settings import reason_of
+from worker import WorkerFailed, run_once
+from workloads import floors
+
+# (name in the programs, parameters, title, only in a full run on a CPU)
+SIZES = [
+    ("tiny", 0.8e6, "tail, 0.8 M parameters", False),
+    ("nano", 10.8e6, "tail, 10.8 M parameters", False),
+    ("many", 0.16e6, "tail, 10,000 tensors of 16", False),
+    ("small", 124.4e6, "tail, 124 M parameters", True),
+    ("512M", 512e6, "tail, 512 M parameters", True),
+]
+LARGEST_ON_CPU = 200e6
+
+# The variants of scaler_tail.cpp by side; the first that it offers.
+VARIANTS = {
+    "ours": ["FusedStep, clip", "ours, fused AdamW, clip"],
+    "captured": ["FusedStep, clip, captured"],
+    "stock": ["stock libtorch, clip"],
+    "aten": ["ATen calls, fused AdamW, clip"],
+}
+
+
+def variant_of(side, names):
+    """The name of the benchmark that is that side, or None."""
+    return next((name for name in VARIANTS[side] if name in names), None)
+
+
+def parse(output):
+    """Seconds per step of the only benchmark that ran."""
+    report = json.loads(output)
+    entry = report["benchmarks"][-1]
+    if entry.get("error_occurred"):
+        raise WorkerFailed(entry["error_message"])
+    per_second = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}[entry["time_unit"]]
+    return entry["real_time"] / per_second / int(report["context"]["steps_per_iteration"])
+
+
+def offered_sizes(settings, program):
+    """The program names its sizes in its usage, nano|small."""
+    _, usage = reason_of(lambda: run_once([program], settings.environment(), settings.deadline))
+    found = re.search(r"usage: bench-scaler-tail (\S+)", usage or "")
+    return found.group(1).split("|") if found else []
+
+
+def offered_variants(settings, program, size):
+    output, reason = reason_of(lambda: run_once([program, size, settings.device, "--benchmark_list_tests=true"],
+                                                settings.environment(), settings.deadline))
+    if output is None:
+        return [], reason
+    return [line.removesuffix("/real_time") for line in output.splitlines()], None
+
+
+def run_variant(settings, program, size, name):
+    output = run_once([program, size, settings.device, f"--benchmark_filter=^{re.escape(name)}(/|$)",
+                       f"--benchmark_min_time={settings.seconds}", "--benchmark_format=json"],
+                      settings.environment(), settings.deadline)
+    return parse(output)
+
+
+def python_contender(settings, form, size):
+    worker = settings.worker(f"tail {form}", settings.script("tail_loop.py"))
+    return Contender(
+        prepare=lambda: worker.ask("prepare", form, size, deadline=settings.patience),
+        measure=lambda: worker.ask("measure", settings.seconds, deadline=settings.deadline)["seconds"])
+
+
+def contenders(settings, size, parameters, sizes):
+    program = settings.program("bench-scaler-tail")
+    names, reason = offered_variants(settings, program, size) if sizes else ([], "bench-scaler-tail is not built")
+    sides = {}
+    for side in VARIANTS:
+        name = variant_of(side, names)
+        if name:
+            sides[side] = Contender(functools.partial(run_variant, settings, program, size, name))
+        elif reason and side in ("ours", "stock"):
+            sides[side] = reason
+    sides["accelerate"] = python_contender(settings, "accelerate", size)
+    if settings.compiled and settings.full:
+        sides["compiled"] = (python_contender(settings, "compiled", size) if size != "many"
+                             else "not tried: compiling 10,000 tensors takes too long")
+    sides["floor"] = Contender(lambda: floors.tail_seconds(settings, parameters))
+    return sides
+
+
+def cases(settings):
+    sizes = offered_sizes(settings, settings.program("bench-scaler-tail"))
+    for size, parameters, title, large in SIZES:
+        if sizes and size not in sizes:
+            continue  # this build's program does not have it
+        if large and settings.device == "cpu" and (not settings.full or parameters > LARGEST_ON_CPU):
+            continue
+        yield Case(f"tail/{size}", title, "ms", functools.partial(contenders, settings, size, parameters, sizes))

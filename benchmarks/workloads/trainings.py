@@ -1,0 +1,35 @@
+"""The workers that train, and what they are asked."""
+
+from rounds import Contender
+from settings import reason_of
+
+# By side: the form, and the script in Python or None for the program in C++.
+FORMS = {"ours": ("accelerant", None), "captured": ("captured", None), "stock": ("libtorch", None),
+         "accelerate": ("accelerate", "training_loop.py"), "compiled": ("compiled", "training_loop.py")}
+NAMES = {"cnn": "CNN", "mlp": "MLP", "gpt-tiny": "GPT tiny, 0.8 M", "gpt-nano": "GPT nano, 10.8 M",
+         "gpt-small": "GPT-2 small, 124 M", "empty": "Linear(1, 1)"}
+
+
+def worker_of(settings, side):
+    script = FORMS[side][1]
+    command = settings.script(script) if script else [settings.program("bench-training")]
+    return settings.worker(f"training {side}", command)
+
+
+def sides_of(settings):
+    """Those that this build and this run offer."""
+    offered, _ = reason_of(lambda: worker_of(settings, "ours").ask("forms", deadline=settings.deadline))
+    sides = dict(FORMS)
+    if not settings.compiled:
+        del sides["compiled"]
+    if offered is None or "captured" not in offered["forms"]:
+        del sides["captured"]
+    return list(sides)
+
+
+def contender(settings, side, task, precision, *request, read="seconds"):
+    """Prepares a training and then repeats a request."""
+    worker = worker_of(settings, side)
+    return Contender(
+        prepare=lambda: worker.ask("prepare", FORMS[side][0], task, precision, deadline=settings.patience),
+        measure=lambda: worker.ask(*request, deadline=settings.deadline)[read])

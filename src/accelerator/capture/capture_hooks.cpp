@@ -1,0 +1,74 @@
+// OptimizerState: what steps that are captured need of it.
+#include "accelerator/optimizer_state.h"
+
+#include <torch/optim/optimizer.h>
+
+#include "accelerator/capture/recorder.h"
+#include "accelerator/gradient_fingerprint.h"
+
+namespace accelerant::detail {
+
+bool OptimizerState::any_parameter(const std::function<bool(const at::Tensor&)>& f) const {
+  for (const auto& group : optimizer_->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (f(parameter)) return true;
+    }
+  }
+  return false;
+}
+
+void OptimizerState::refuse_capture_of_host_step() {
+  StepRecorder* const recorder = require_core(core_)->recorder;
+  if (recorder == nullptr || !recorder->needs_steps_on_device() || step_.is_on_device()) return;
+  recorder->refuse(
+      "an optimizer steps on the host, since it is of another kind than fused kernels serve, or "
+      "they "
+      "are turned off");
+}
+
+void OptimizerState::refresh_options() { step_.refresh_options(); }
+
+void OptimizerState::end_capture() { step_.discard(); }
+
+// Kernels of a graph write behind autograd's back.
+void OptimizerState::note_gradients_written() {
+  any_parameter([](const at::Tensor& parameter) {
+    if (parameter.grad().defined()) parameter.grad().unsafeGetTensorImpl()->bump_version();
+    return false;
+  });
+}
+
+void OptimizerState::note_parameters_written() {
+  any_parameter([](const at::Tensor& parameter) {
+    parameter.unsafeGetTensorImpl()->bump_version();
+    return false;
+  });
+}
+
+std::size_t OptimizerState::fingerprint_of_gradients() const {
+  std::size_t fingerprint = 0;
+  any_parameter([&](const at::Tensor& parameter) {
+    mix_gradient(fingerprint, parameter);
+    return false;
+  });
+  return fingerprint;
+}
+
+OptimizerState::Progress OptimizerState::progress() const {
+  return {.window = window_,
+          .stage = stage_,
+          .last_step = last_step_,
+          .has_used_gradients = has_used_gradients(),
+          .backwards_at_last_step = backwards_at_last_step_};
+}
+
+void OptimizerState::restore(const Progress& progress) {
+  window_ = progress.window;
+  stage_ = progress.stage;
+  last_step_ = progress.last_step;
+  // A capture writes to no gradient, but counts as if it had.
+  used_gradients_ = progress.has_used_gradients ? fingerprint_of_gradients() : 0;
+  backwards_at_last_step_ = progress.backwards_at_last_step;
+}
+
+}  // namespace accelerant::detail

@@ -1,0 +1,124 @@
+#include "accelerator/capture/graph_backend.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "accelerator/core.h"
+#include "compat/cuda_graph.h"
+#include "compat/device_cache.h"
+
+namespace accelerant::detail {
+namespace {
+
+GraphBackendOverride::Make& override_in_force() {
+  static GraphBackendOverride::Make make;
+  return make;
+}
+
+void wait_for(const c10::Stream& waiting, const c10::Stream& other) {
+  c10::Event event(other.device_type());
+  event.record(other);
+  event.block(waiting);
+}
+
+// What the graphs and the backend share: graphs may be gone before it, or after.
+struct Streams {
+  // torch hands the streams of a pool out in turn, so that others have them too. What they queue must not get into a
+  // capture; hardly anybody asks for the pool of high priority.
+  explicit Streams(c10::Device on)
+      : device(on),
+        guard(on.type()),
+        side(guard.getStreamFromGlobalPool(on, /*isHighPriority=*/true)) {}
+
+  c10::Stream current() const { return guard.getStream(device); }
+
+  c10::Device device;
+  c10::impl::VirtualGuardImpl guard;
+  c10::Stream side;
+};
+
+class CudaStepGraph final : public StepGraph {
+ public:
+  CudaStepGraph(std::unique_ptr<compat::CudaGraph> graph, std::shared_ptr<compat::GraphPool> pool,
+                std::shared_ptr<const Streams> streams)
+      : graph_(std::move(graph)), pool_(std::move(pool)), streams_(std::move(streams)) {}
+
+  // Memory of the side stream, and what was noted as used there, is also used by replays elsewhere: whoever orders
+  // something behind the side stream must be behind them.
+  ~CudaStepGraph() override {
+    try {
+      if (replayed_on_) wait_for(streams_->side, *replayed_on_);
+    } catch (const std::exception&) {
+      // The device is gone, and its work with it.
+    }
+  }
+
+  void replay() override {
+    replayed_on_ = streams_->current();
+    graph_->replay();
+  }
+
+ private:
+  std::unique_ptr<compat::CudaGraph> graph_;
+  std::shared_ptr<compat::GraphPool> pool_;
+  std::shared_ptr<const Streams> streams_;
+  std::optional<c10::Stream> replayed_on_;
+};
+
+class CudaBackend final : public GraphBackend {
+ public:
+  explicit CudaBackend(c10::Device device) : streams_(std::make_shared<Streams>(device)) {}
+
+  bool needs_steps_on_device() const override { return true; }
+
+  void run_beside(const std::function<void()>& work) override {
+    const c10::Stream program = streams_->current();
+    wait_for(streams_->side, program);
+    try {
+      const c10::StreamGuard guard(streams_->side);
+      work();
+    } catch (...) {
+      wait_for(program, streams_->side);
+      throw;
+    }
+    wait_for(program, streams_->side);
+  }
+
+  std::unique_ptr<StepGraph> capture(Core&, std::function<void()> work) override {
+    // Nothing of the warm-up must be under way: memory that waits for an event cannot be asked about in a capture.
+    streams_->guard.synchronizeDevice(streams_->device.index());
+    // What the warm-up has cached for its stream serves nobody else.
+    compat::empty_device_cache();
+    // torch ends a pool with its last graph, and it cannot be used again after that.
+    auto pool = pool_.lock();
+    if (!pool) pool_ = pool = std::make_shared<compat::GraphPool>(compat::new_graph_pool());
+    const c10::StreamGuard guard(streams_->side);
+    return std::make_unique<CudaStepGraph>(compat::CudaGraph::capture(*pool, work), pool, streams_);
+  }
+
+ private:
+  std::shared_ptr<const Streams> streams_;
+  std::weak_ptr<compat::GraphPool> pool_;  // of the graphs that are alive
+};
+
+std::string why_no_graphs(const Core& core) {
+  const c10::Device device = *core.options.device;
+  if (!device.is_cuda()) return "CUDA graphs need a CUDA device, and this is " + device.str();
+  if (!compat::has_cuda_graphs()) return "this build of Accelerant has no CUDA";
+  if (core.world->is_connected()) return "gradients are exchanged between processes";
+  return {};
+}
+
+}  // namespace
+
+BackendChoice backend_for(const Core& core) {
+  if (const auto& make = override_in_force()) return {.backend = make()};
+  if (std::string reason = why_no_graphs(core); !reason.empty()) return {.why_not = reason};
+  return {.backend = std::make_unique<CudaBackend>(*core.options.device)};
+}
+
+GraphBackendOverride::GraphBackendOverride(Make make) { override_in_force() = std::move(make); }
+GraphBackendOverride::~GraphBackendOverride() { override_in_force() = nullptr; }
+
+}  // namespace accelerant::detail

@@ -1,0 +1,29 @@
+// What the host knows of a training between two steps: taken before a step is captured, and put back after, since the
+// capture itself trains nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "accelerator/optimizer_state.h"
+
+namespace accelerant::detail {
+
+class HostState {
+ public:
+  explicit HostState(const Core& core);
+
+  void restore(Core& core) const;
+
+ private:
+  std::vector<std::pair<std::shared_ptr<Window>, Window>> windows_;
+  std::shared_ptr<Window> latest_window_;
+  std::vector<std::pair<std::shared_ptr<OptimizerState>, OptimizerState::Progress>> optimizers_;
+  bool scaler_has_checks_;
+  int64_t backwards_;
+  int64_t updates_;
+};
+
+}  // namespace accelerant::detail

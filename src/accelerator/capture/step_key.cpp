@@ -1,0 +1,119 @@
+#include "accelerator/capture/step_key.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "accelerator/core.h"
+#include "accelerator/gradient_fingerprint.h"
+#include "accelerator/model_state.h"
+#include "accelerator/optimizer_state.h"
+
+namespace accelerant::detail {
+namespace {
+
+using Windows = std::vector<std::shared_ptr<Window>>;
+
+void add(StepKey& key, int64_t value) { key.push_back(static_cast<uint64_t>(value)); }
+void add(StepKey& key, bool value) { key.push_back(value ? 1 : 0); }
+void add(StepKey& key, double value) { key.push_back(std::bit_cast<uint64_t>(value)); }
+
+void add(StepKey& key, at::IntArrayRef values) {
+  for (const int64_t value : values) add(key, value);
+}
+
+void add_input(StepKey& key, const at::Tensor& input) {
+  add(key, input.defined());
+  if (!input.defined()) return;
+  add(key, static_cast<int64_t>(input.scalar_type()));
+  add(key, input.requires_grad());
+  add(key, input.dim());
+  add(key, input.sizes());
+  add(key, input.strides());
+}
+
+// As it will be when the step has entered it.
+void add_window(StepKey& key, const Core& core, Window window) {
+  begin_micro_step(window, core.window_rules(), core.loader_progress());
+  add(key, window.complete);
+  add(key, window.gathered.divisor);
+  // With the right divisor the gradients need no correction, however many micro-steps they are from.
+  const int64_t micro_steps = window.gathered.micro_steps + 1;
+  const bool is_corrected =
+      window.complete && window.gathered.divisor != static_cast<double>(micro_steps);
+  add(key, is_corrected ? micro_steps : 0);
+}
+
+void add_optimizer(StepKey& key, const OptimizerState& optimizer, const Windows& windows) {
+  const auto& window = optimizer.window();
+  const bool is_entered = std::ranges::find(windows, window) != windows.end();
+  add(key, is_entered);
+  if (!is_entered) {
+    add(key, window != nullptr);
+    add(key, window != nullptr && window->complete);
+  }
+  add(key, optimizer.awaits_step());
+  add(key, optimizer.has_used_gradients());
+}
+
+}  // namespace
+
+StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs, const Windows& windows,
+                    bool keeps_gradients) {
+  StepKey key;
+  for (const at::Tensor& input : inputs) add_input(key, input);
+  add(key, keeps_gradients);
+  add(key, core.manual_sync);
+  add(key, core.window_rules().steps);
+  for (const auto& model : core.models.all()) add(key, model->module().is_training());
+  for (const auto& window : windows) add_window(key, core, *window);
+  for (const auto& window : core.accumulation.windows()) {
+    const bool is_entered = std::ranges::find(windows, window) != windows.end();
+    add(key, !is_entered && window->is_gathering());
+  }
+  for (const auto& optimizer : core.optimizers.all()) add_optimizer(key, *optimizer, windows);
+  return key;
+}
+
+uint64_t fingerprint_of_surroundings(const Core& core) {
+  std::size_t fingerprint = 1;
+  mix(fingerprint, static_cast<std::size_t>(core.models.version()));
+  mix(fingerprint, static_cast<std::size_t>(core.optimizers.version()));
+  mix(fingerprint, static_cast<std::size_t>(core.schedulers.version()));
+  mix(fingerprint, static_cast<std::size_t>(core.loads));
+  const GradScaler& scaler = core.scaler;
+  mix(fingerprint, std::bit_cast<std::size_t>(scaler.get_growth_factor()));
+  mix(fingerprint, std::bit_cast<std::size_t>(scaler.get_backoff_factor()));
+  mix(fingerprint, static_cast<std::size_t>(scaler.get_growth_interval()));
+  const auto mix_parameter = [&](const at::Tensor& parameter) {
+    mix(fingerprint, reinterpret_cast<std::uintptr_t>(parameter.const_data_ptr()));
+    mix(fingerprint, parameter.requires_grad() ? 1 : 2);
+    return false;
+  };
+  for (const auto& model : core.models.all()) {
+    for (const at::Tensor& parameter : model->parameters()) mix_parameter(parameter);
+  }
+  for (const auto& optimizer : core.optimizers.all()) {
+    mix(fingerprint, optimizer->is_settled() ? 1 : 2);
+    optimizer->any_parameter(mix_parameter);
+  }
+  return fingerprint;
+}
+
+std::string why_not_now(const Core& core, const Windows& windows) {
+  if (core.scaler_has_checks) return "the loss scale is not up to date";
+  if (core.accumulation.open() != nullptr) return "an accumulate() is open around it";
+  for (const auto& window : windows) {
+    if (window->is_gathering() && window->gathered.form == Gathered::Form::items) {
+      return "a window over items is half complete";
+    }
+  }
+  // The first backward outside of windows ends complete ones.
+  const auto optimizers = core.optimizers.all();
+  const bool in_transition =
+      windows.empty() && std::ranges::any_of(optimizers, [](const auto& optimizer) {
+        return optimizer->window() != nullptr;
+      });
+  return in_transition ? "an optimizer is still in a window" : "";
+}
+
+}  // namespace accelerant::detail

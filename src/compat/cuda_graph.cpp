@@ -1,0 +1,113 @@
+#include "compat/cuda_graph.h"
+
+#include "accelerant/core/error.h"
+#include "compat/device.h"
+
+#if defined(ACCELERANT_WITH_CUDA)
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+#endif
+
+namespace accelerant::compat {
+
+#if defined(ACCELERANT_WITH_CUDA)
+
+namespace {
+
+void ignoring_errors(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const std::exception&) {
+    // It was not begun, or has ended already.
+  }
+}
+
+// Until torch 2.12 a generator has a flag of its own, and refuses to work while it is set.
+template <class State>
+void end_capture_of(State& generator) {
+  if constexpr (requires { generator.capturing_; }) generator.capturing_ = false;
+}
+
+// torch's own, which leaves the allocator and the generator in the middle of a capture when it fails.
+class Graph : public at::cuda::CUDAGraph {
+ public:
+  bool is_valid() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(capture_stream_, &status) == cudaSuccess &&
+           status == cudaStreamCaptureStatusActive;
+  }
+
+  // After a failure anywhere between capture_begin() and the end of capture_end().
+  void give_up() {
+    cudaGraph_t captured = nullptr;
+    if (cudaStreamEndCapture(capture_stream_, &captured) == cudaSuccess && captured != nullptr) {
+      C10_CUDA_CHECK_WARN(cudaGraphDestroy(captured));
+    }
+    cudaGetLastError();  // forgets that of the stream, which the next call would report
+    ignoring_errors(
+        [&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_); });
+    ignoring_errors([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(mempool_id_); });
+    for (auto& [generator, increment] : captured_generator_states_) end_capture_of(*generator);
+    capture_ended_ = true;  // so that reset() gives the pool back
+  }
+};
+
+}  // namespace
+
+struct CudaGraph::Impl {
+  Graph graph;
+};
+
+bool has_cuda_graphs() { return is_present(c10::DeviceType::CUDA); }
+
+GraphPool new_graph_pool() { return at::cuda::graph_pool_handle(); }
+
+std::unique_ptr<CudaGraph> CudaGraph::capture(const GraphPool& pool,
+                                              const std::function<void()>& work) {
+  auto impl = std::make_unique<Impl>();
+  Graph& graph = impl->graph;
+  graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+  try {
+    work();
+    if (!graph.is_valid()) {
+      throw Error("The capture was ended by an operation that a CUDA graph cannot hold",
+                  "look for operations that wait for the device, such as item()");
+    }
+    graph.capture_end();
+  } catch (...) {
+    graph.give_up();
+    throw;
+  }
+  return std::unique_ptr<CudaGraph>(new CudaGraph(std::move(impl)));
+}
+
+void CudaGraph::replay() { impl_->graph.replay(); }
+
+#else
+
+struct CudaGraph::Impl {};
+
+namespace {
+
+[[noreturn]] void refuse() { throw Error("This build of Accelerant has no CUDA graphs"); }
+
+}  // namespace
+
+bool has_cuda_graphs() { return false; }
+GraphPool new_graph_pool() { refuse(); }
+
+std::unique_ptr<CudaGraph> CudaGraph::capture(const GraphPool&, const std::function<void()>&) {
+  refuse();
+}
+
+void CudaGraph::replay() { refuse(); }
+
+#endif
+
+CudaGraph::CudaGraph(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CudaGraph::~CudaGraph() = default;
+
+}  // namespace accelerant::compat

@@ -1,0 +1,23 @@
+// The states of the random generators that this process uses, to draw the same numbers once more.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+#include <vector>
+
+namespace accelerant::nn {
+
+class GeneratorStates {
+ public:
+  // Of the CPU and of each GPU that this process has used.
+  static GeneratorStates capture();
+
+  void restore() const;
+
+ private:
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
+}  // namespace accelerant::nn

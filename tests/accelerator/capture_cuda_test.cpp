@@ -1,0 +1,184 @@
+// capture() with CUDA graphs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "accelerator/captured_training.h"
+#include "support/expect_error.h"
+
+namespace {
+
+using namespace accelerator_test;
+using accelerant::Accelerator;
+using accelerant::Precision;
+
+class CaptureOnCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  }
+
+  static CaptureSetup with_steps(int64_t steps, Precision precision = Precision::no) {
+    return {.options = {.mixed_precision = precision, .gradient_accumulation = {.steps = steps}}};
+  }
+};
+
+TEST_F(CaptureOnCuda, ReplaysTrainTheSame) {
+  for (const Precision precision : {Precision::no, Precision::bf16, Precision::fp16}) {
+    for (const int64_t steps : {1, 2, 3}) {
+      for (const bool in_front : {false, true}) {
+        SCOPED_TRACE(testing::Message() << "precision " << static_cast<int>(precision) << ", "
+                                        << steps << " steps, zero_grad in front: " << in_front);
+        auto setup = with_steps(steps, precision);
+        setup.clears_in_front = in_front;
+        EXPECT_GE(expect_same_training(setup, 4).replays, 8);
+      }
+    }
+  }
+}
+
+TEST_F(CaptureOnCuda, ReplaysTrainTheSameOutsideOfWindows) {
+  for (const Precision precision : {Precision::no, Precision::fp16}) {
+    auto setup = with_steps(1, precision);
+    setup.windows = false;
+    EXPECT_GE(expect_same_training(setup, 4).replays, 12);
+  }
+}
+
+TEST_F(CaptureOnCuda, DropsOutAsAnEagerStepDoes) {
+  for (const int64_t steps : {1, 2}) {
+    auto setup = with_steps(steps);
+    setup.dropout = 0.4;
+    EXPECT_GE(expect_same_training(setup, 4).replays, 8);
+  }
+}
+
+TEST_F(CaptureOnCuda, DropsOutAnewInEveryReplay) {
+  auto setup = with_steps(1);
+  setup.dropout = 0.5;
+  CapturedTraining training(setup);
+  const SameBatch batch(training);
+  auto step =
+      training.accelerator.capture([&](const torch::Tensor& x) { return training.model(x); });
+  std::vector<torch::Tensor> outputs;
+  for (int i = 0; i < 8; ++i) outputs.push_back(step(batch.x));
+  EXPECT_TRUE(step.is_captured()) << step.why_not();
+  EXPECT_FALSE(outputs[6].equal(outputs[7]));
+}
+
+TEST_F(CaptureOnCuda, SkipsWhatOverflows) {
+  for (const int64_t steps : {1, 2}) {
+    auto setup = with_steps(steps, Precision::fp16);
+    setup.overflow_at = 1;
+    setup.options.scaler = {.init_scale = 1024, .growth_interval = 3};
+    const Seen seen = expect_same_training(setup, 4);
+    EXPECT_GE(seen.replays, 8);
+    EXPECT_NE(std::ranges::find(seen.skipped, true), seen.skipped.end());
+
+    CapturedTraining plain(setup);
+    plain.plain(3);
+    CapturedTraining training(setup);
+    auto step = training.captured();
+    Seen unused;
+    for (int i = 0; i < 3; ++i) training.epoch(step, unused);
+    auto& scaler = training.accelerator.scaler();
+    EXPECT_EQ(scaler.get_scale(), plain.accelerator.scaler().get_scale());
+    EXPECT_EQ(scaler.status().skips, plain.accelerator.scaler().status().skips);
+    EXPECT_EQ(scaler.status().updates, plain.accelerator.scaler().status().updates);
+  }
+}
+
+TEST_F(CaptureOnCuda, SeesWhatTheProgramDoesBetweenReplays) {
+  expect_changes_between_replays_to_count(with_steps(1));
+  expect_changes_between_replays_to_count(with_steps(2));
+  expect_changes_between_replays_to_count(with_steps(2, Precision::fp16));
+}
+
+TEST_F(CaptureOnCuda, SavesAndLoadsBetweenReplays) {
+  for (const Precision precision : {Precision::no, Precision::fp16}) {
+    for (const int64_t steps : {1, 2}) {
+      expect_to_save_and_load_between_replays(with_steps(steps, precision));
+    }
+  }
+}
+
+TEST_F(CaptureOnCuda, KeepsLossesAndIsNotDisturbedByOtherWork) {
+  CapturedTraining plain(with_steps(2));
+  CapturedTraining training(with_steps(2));
+  const SameBatch batch(training);
+  auto step = training.captured();
+  std::vector<torch::Tensor> losses;
+  std::vector<torch::Tensor> expected;
+  std::vector<torch::Tensor> others;
+  for (int i = 0; i < 20; ++i) {
+    losses.push_back(step(batch.x, batch.y));
+    expected.push_back(plain.body(batch.x, batch.y).detach());
+    // Would land in memory that a graph believes to be its own.
+    for (const int64_t size : {16, 1024, 100'000}) {
+      others.push_back(torch::full({size}, 1e9, training.accelerator.device()));
+    }
+    if (i % 3 == 0) others.clear();
+  }
+  EXPECT_TRUE(step.is_captured()) << step.why_not();
+  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_TRUE(losses[i].equal(expected[i])) << i;
+  expect_same_parameters(training, plain);
+}
+
+TEST_F(CaptureOnCuda, RunsBesideThreadsOfTheLoader) {
+  auto setup = with_steps(2, Precision::bf16);
+  setup.workers = 2;
+  setup.rows = 200;
+  EXPECT_GE(expect_same_training(setup, 2).replays, 80);
+}
+
+TEST_F(CaptureOnCuda, KeepsOneGraphOnly) {
+  EXPECT_GE(expect_same_training(with_steps(1), 4, {.max_graphs = 1}).replays, 8);
+}
+
+// What a failing capture leaves behind would show in random numbers, allocations and the next graph.
+TEST_F(CaptureOnCuda, FailingOneRunsEagerlyAsIfNothingHadHappened) {
+  for (const Precision precision : {Precision::no, Precision::fp16}) {
+    for (const int64_t steps : {1, 2}) {
+      for (const bool waits : {false, true}) {
+        auto setup = with_steps(steps, precision);
+        setup.dropout = 0.2;
+        CapturedTraining plain(setup);
+        const Seen expected = plain.plain(3);
+        CapturedTraining training(setup);
+        int calls = 0;
+        auto step =
+            training.accelerator.capture([&](const torch::Tensor& x, const torch::Tensor& y) {
+              auto loss = training.body(x, y);
+              if (waits) loss.item<float>();
+              if (!waits && ++calls == 4) throw std::runtime_error("not in a graph");
+              return loss;
+            });
+        Seen got;
+        for (int i = 0; i < 3; ++i) training.epoch(step, got);
+        EXPECT_FALSE(step.why_not().empty());
+        EXPECT_FALSE(step.is_captured());
+        expect_same(got, expected);
+        expect_same_parameters(training, plain);
+      }
+    }
+  }
+  EXPECT_GE(expect_same_training(with_steps(1), 4).replays, 8);
+}
+
+TEST_F(CaptureOnCuda, RunsOptimizersOfTheHostEagerly) {
+  Accelerator accelerator;
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto model = accelerator.prepare_model(net);
+  auto optimizer = accelerator.prepare_optimizer(sgd, {.fused = false});
+  auto step = accelerator.capture([&](const torch::Tensor& x) {
+    accelerator.backward(model(x).mean());
+    optimizer.step();
+    optimizer.zero_grad();
+  });
+  for (int i = 0; i < 6; ++i) step(scalar(1));
+  EXPECT_NEAR(net->w.item<float>(), 1 - 6 * 0.1, 1e-6);
+  EXPECT_TRUE(contains(step.why_not(), "optimizer"));
+}
+
+}  // namespace

@@ -1,0 +1,279 @@
+// capture() without a GPU: steps that run eagerly, and the host's part of replays, with graphs that run the step anew.
+#include <gtest/gtest.h>
+
+#include "accelerator/capture/graph_backend.h"
+#include "accelerator/capture/host_state.h"
+#include "accelerator/captured_training.h"
+#include "support/expect_error.h"
+
+namespace {
+
+using namespace accelerator_test;
+using accelerant::Accelerator;
+using accelerant::CaptureOptions;
+using accelerant::Precision;
+using accelerant::detail::Core;
+using accelerant::detail::GraphBackend;
+using accelerant::detail::HostState;
+using accelerant::detail::StepGraph;
+
+// Does what a graph does to tensors, by running the step, and leaves what the host knows as it was.
+class RunAnew final : public StepGraph {
+ public:
+  RunAnew(Core& core, std::function<void()> work)
+      : core_(core), work_(std::move(work)), at_capture_(core) {}
+
+  // The capture has run it for the first time.
+  void replay() override {
+    if (std::exchange(is_first_, false)) return;
+    const HostState now(core_);
+    at_capture_.restore(core_);
+    work_();
+    now.restore(core_);
+  }
+
+ private:
+  Core& core_;
+  std::function<void()> work_;
+  HostState at_capture_;
+  bool is_first_ = true;
+};
+
+class RunAnewBackend final : public GraphBackend {
+ public:
+  bool needs_steps_on_device() const override { return false; }
+  void run_beside(const std::function<void()>& work) override { work(); }
+  std::unique_ptr<StepGraph> capture(Core& core, std::function<void()> work) override {
+    auto graph = std::make_unique<RunAnew>(core, work);
+    work();
+    return graph;
+  }
+};
+
+// Graphs of that kind in place of CUDA's.
+class Capture : public testing::Test {
+ private:
+  accelerant::detail::GraphBackendOverride override_{
+      [] { return std::make_unique<RunAnewBackend>(); }};
+};
+
+// Gathers what is logged for its own lifetime.
+class Log {
+ public:
+  Log() : before_(accelerant::set_log_handler([this](auto, auto text) { text_ += text; })) {}
+  ~Log() { accelerant::set_log_handler(before_); }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+  accelerant::LogHandler before_;
+};
+
+CaptureSetup with_steps(int64_t steps, Precision precision = Precision::no) {
+  return {.options = on_cpu(precision, steps)};
+}
+
+TEST(CaptureOnCpu, RunsEagerlyAndSaysWhy) {
+  const Log log;
+  const Seen seen = expect_same_training(with_steps(3), 3);
+  EXPECT_EQ(seen.replays, 0);
+  EXPECT_TRUE(contains(log.text(), "CUDA graphs need a CUDA device"));
+  CapturedTraining training(with_steps(1));
+  const auto step = training.captured();
+  EXPECT_TRUE(contains(step.why_not(), "cpu"));
+  EXPECT_EQ(step.graphs(), 0);
+}
+
+TEST(CaptureOnCpu, KeepsTheMeaningOfEveryLoop) {
+  for (const int64_t steps : {1, 2, 3}) {
+    for (const bool in_front : {false, true}) {
+      auto setup = with_steps(steps);
+      setup.clears_in_front = in_front;
+      setup.dropout = 0.3;
+      expect_same_training(setup, 2);
+    }
+  }
+  expect_same_training(with_steps(2, Precision::fp16), 2);
+  auto overflow = with_steps(2, Precision::fp16);
+  overflow.overflow_at = 1;
+  expect_same_training(overflow, 2);
+}
+
+TEST(CaptureOnCpu, TakesAndReturnsNestedTensors) {
+  Accelerator accelerator(on_cpu());
+  using Batch = std::map<std::string, torch::Tensor>;
+  auto step = accelerator.capture([](const Batch& batch, const std::vector<torch::Tensor>& more) {
+    return std::tuple{batch.at("a") + batch.at("b"), std::optional<torch::Tensor>(more[1])};
+  });
+  const auto [sum, last] = step(Batch{{"b", scalar(1)}, {"a", scalar(2)}},
+                                std::vector<torch::Tensor>{scalar(3), scalar(4)});
+  EXPECT_EQ(sum.item<float>(), 3);
+  EXPECT_EQ(last->item<float>(), 4);
+  int calls = 0;
+  auto without_result = accelerator.capture([&](const torch::Tensor&) { ++calls; });
+  without_result(scalar(0));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(CaptureOnCpu, RefusesOptionsOutOfRange) {
+  Accelerator accelerator(on_cpu());
+  const auto with = [&](const CaptureOptions& options) {
+    return whole_error_of([&] { auto step = accelerator.capture([] {}, options); });
+  };
+  EXPECT_TRUE(contains(with({.warmup = 0}), "warmup"));
+  EXPECT_TRUE(contains(with({.max_graphs = 0}), "max_graphs"));
+}
+
+TEST_F(Capture, ReplaysTrainTheSame) {
+  for (const int64_t steps : {1, 2, 3}) {
+    for (const bool in_front : {false, true}) {
+      for (const double dropout : {0.0, 0.3}) {
+        SCOPED_TRACE(testing::Message() << steps << " steps, zero_grad in front: " << in_front);
+        auto setup = with_steps(steps);
+        setup.clears_in_front = in_front;
+        setup.dropout = dropout;
+        EXPECT_GE(expect_same_training(setup, 4).replays, 8);
+      }
+    }
+  }
+}
+
+TEST_F(Capture, ReplaysTrainTheSameOutsideOfWindows) {
+  for (const bool in_front : {false, true}) {
+    for (const Precision precision : {Precision::no, Precision::fp16}) {
+      auto setup = with_steps(1, precision);
+      setup.options.scaler.init_scale = 64;  // these graphs cannot tell of an overflow
+      setup.windows = false;
+      setup.clears_in_front = in_front;
+      EXPECT_GE(expect_same_training(setup, 4).replays, 12);
+    }
+  }
+}
+
+TEST_F(Capture, ReplaysUpdateTheLossScale) {
+  auto setup = with_steps(2, Precision::fp16);
+  setup.options.scaler = {.init_scale = 64, .growth_interval = 3};
+  EXPECT_GE(expect_same_training(setup, 4).replays, 8);
+}
+
+TEST_F(Capture, HasOneGraphForMicroStepsAndOneForBoundaries) {
+  auto setup = with_steps(3);
+  setup.rows = 24;  // two windows in an epoch
+  CapturedTraining training(setup);
+  auto step = training.captured();
+  Seen seen;
+  for (int i = 0; i < 3; ++i) training.epoch(step, seen);
+  EXPECT_EQ(step.graphs(), 2);
+  EXPECT_TRUE(step.is_captured());
+  EXPECT_EQ(seen.replays, 18 - 3);
+}
+
+TEST_F(Capture, KeepsAsManyGraphsAsItMay) {
+  CapturedTraining training(with_steps(1));
+  auto step = training.captured({.max_graphs = 2});
+  const auto run = [&](int64_t rows) {
+    step(torch::ones({rows, 3}), torch::ones({rows, 2}));
+    return step.is_captured();
+  };
+  for (int i = 0; i < 3; ++i) run(1);
+  EXPECT_TRUE(run(1));
+  EXPECT_FALSE(run(2));  // the first of its shape
+  EXPECT_TRUE(run(2));
+  EXPECT_FALSE(run(3));
+  EXPECT_TRUE(run(1));
+  EXPECT_TRUE(run(3));  // makes room where 2 was
+  EXPECT_EQ(step.graphs(), 2);
+  EXPECT_TRUE(run(1));
+  EXPECT_TRUE(run(2));
+  EXPECT_EQ(step.graphs(), 2);
+  for (int64_t i = 0; i < 40; ++i) run(1 + i % 3);  // each makes room for the next but one
+  EXPECT_TRUE(contains(step.why_not(), "max_graphs"));
+  EXPECT_EQ(step.graphs(), 0);
+}
+
+TEST_F(Capture, SeesWhatTheProgramDoesBetweenReplays) {
+  expect_changes_between_replays_to_count(with_steps(2));
+}
+
+TEST_F(Capture, SavesAndLoadsBetweenReplays) {
+  for (const int64_t steps : {1, 2}) expect_to_save_and_load_between_replays(with_steps(steps));
+}
+
+TEST_F(Capture, CorrectsTheShortWindowOfAStream) {
+  const auto train = [](bool captured) {
+    Accelerator accelerator(on_cpu(Precision::no, 3));
+    Scale net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer, loader] =
+        accelerator.prepare(net, sgd, accelerant::data::loader(CountingStream{.length = 7}));
+    const auto body = [&](const torch::Tensor& x) {
+      auto window = accelerator.accumulate(model);
+      accelerator.backward(model(x).mean());
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    auto step = accelerator.capture(body);
+    for (int epoch = 0; epoch < 4; ++epoch) {
+      for (auto&& x : loader) captured ? step(x) : body(x);
+    }
+    EXPECT_EQ(step.is_captured(), captured);
+    return net->w.item<float>();
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+TEST_F(Capture, FailingOneRunsEagerlyAsIfNothingHadHappened) {
+  for (const int64_t steps : {1, 2}) {
+    auto setup = with_steps(steps);
+    CapturedTraining plain(setup);
+    const Seen expected = plain.plain(3);
+    CapturedTraining training(setup);
+    int calls = 0;
+    auto step = training.accelerator.capture([&](const torch::Tensor& x, const torch::Tensor& y) {
+      // In front of all that changes tensors: these graphs, unlike CUDA's, do so.
+      auto window = training.accelerator.accumulate(training.model);
+      if (++calls == 4) throw std::runtime_error("not in a graph");
+      return training.inner(x, y);
+    });
+    Seen got;
+    const Log log;
+    for (int i = 0; i < 3; ++i) training.epoch(step, got);
+    EXPECT_EQ(step.why_not(), "not in a graph");
+    EXPECT_TRUE(contains(log.text(), "not in a graph"));
+    expect_same(got, expected);
+    expect_same_parameters(training, plain);
+  }
+}
+
+TEST_F(Capture, RefusesWhatAGraphCannotHold) {
+  Accelerator accelerator(on_cpu());
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto reason_of = [&](auto&& body) {
+    auto step = accelerator.capture(body);
+    for (int i = 0; i < 5; ++i) step(scalar(1));
+    EXPECT_FALSE(step.is_captured());
+    return step.why_not();
+  };
+  EXPECT_TRUE(contains(reason_of([&](const torch::Tensor& x) {
+                         accelerator.backward(model(x).sum(), 1);
+                         optimizer.step();
+                         optimizer.zero_grad();
+                       }),
+                       "number of the host"));
+  EXPECT_TRUE(contains(reason_of([&](const torch::Tensor& x) {
+                         optimizer.step([&] {
+                           optimizer.zero_grad();
+                           const auto loss = model(x).sum();
+                           accelerator.backward(loss);
+                           return loss;
+                         });
+                       }),
+                       "closure"));
+  EXPECT_TRUE(contains(reason_of([&](const torch::Tensor&) { optimizer.step(); }), "gradients"));
+}
+
+}  // namespace

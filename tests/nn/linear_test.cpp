@@ -1,0 +1,145 @@
+#include "accelerant/nn/linear.h"
+
+#include <accelerant/amp/autocast.h>
+
+#include <sstream>
+#include <typeinfo>
+
+#include "support/on_device.h"
+#include "support/same_module.h"
+
+namespace {
+
+namespace nn = accelerant::nn;
+
+class Linear : public OnDevice {};
+ON_EVERY_DEVICE(Linear);
+
+// The largest difference of a and b, as a part of the largest value of b.
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor exact = b.to(at::kDouble);
+  return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
+}
+
+// Both modules with the same numbers in them, run on the same input.
+void expect_same_results(const torch::nn::LinearOptions& options, const at::Tensor& input,
+                         double tolerance) {
+  nn::Linear ours(options);
+  torch::nn::Linear theirs(options);
+  {
+    const torch::NoGradGuard no_grad;
+    theirs->weight.copy_(ours->weight);
+    if (options.bias()) theirs->bias.copy_(ours->bias);
+  }
+  ours->to(input.device());
+  theirs->to(input.device());
+  const auto our_input = input.detach().clone().requires_grad_();
+  const auto their_input = input.detach().clone().requires_grad_();
+  const auto our_output = ours->forward(our_input);
+  const auto their_output = theirs->forward(their_input);
+  ASSERT_EQ(our_output.sizes(), their_output.sizes());
+  EXPECT_EQ(our_output.scalar_type(), their_output.scalar_type());
+  EXPECT_LE(distance(our_output, their_output), tolerance);
+
+  const auto gradient = torch::randn_like(our_output);
+  our_output.backward(gradient);
+  their_output.backward(gradient);
+  EXPECT_LE(distance(our_input.grad(), their_input.grad()), tolerance);
+  EXPECT_LE(distance(ours->weight.grad(), theirs->weight.grad()), tolerance);
+  if (options.bias()) {
+    EXPECT_LE(distance(ours->bias.grad(), theirs->bias.grad()), tolerance);
+  }
+}
+
+TEST_P(Linear, ComputesWhatTorchDoesInAnyNumberOfDimensions) {
+  for (const auto& shape :
+       std::vector<std::vector<int64_t>>{{7}, {5, 7}, {3, 5, 7}, {2, 3, 5, 7}, {2, 1, 2, 3, 7}}) {
+    for (const bool bias : {true, false}) {
+      SCOPED_TRACE(c10::str(shape.size(), " dimensions, bias ", bias));
+      const auto linear = torch::nn::LinearOptions(7, 4).bias(bias);
+      expect_same_results(linear, torch::randn(shape, options()), 1e-5);
+    }
+  }
+}
+
+TEST_P(Linear, ComputesWhatTorchDoesForInputThatIsNotContiguous) {
+  expect_same_results({7, 4}, torch::randn({7, 5, 3}, options()).transpose(0, 2), 1e-5);
+}
+
+TEST_P(Linear, RunsIn16BitsUnderAutocast) {
+  const accelerant::AutocastGuard autocast({GetParam(), at::kBFloat16});
+  expect_same_results({64, 32}, torch::randn({3, 5, 64}, options()), 2e-2);
+}
+
+TEST(LinearModule, DrawsTheNumbersOfTorch) {
+  torch::manual_seed(7);
+  const nn::Linear ours(12, 5);
+  const auto after_ours = torch::rand({1});
+  torch::manual_seed(7);
+  const torch::nn::Linear theirs(12, 5);
+  expect_same_module(*ours, *theirs);
+  EXPECT_TRUE(torch::equal(after_ours, torch::rand({1})));
+}
+
+TEST(LinearModule, IsATorchLinear) {
+  const nn::Linear ours(3, 2);
+  const torch::nn::Module& module = *ours;
+  ASSERT_NE(module.as<torch::nn::Linear>(), nullptr);
+  EXPECT_NE(module.as<nn::Linear>(), nullptr);
+  EXPECT_EQ(torch::nn::Linear(3, 2)->as<nn::Linear>(), nullptr);
+  std::ostringstream text;
+  text << *ours;
+  EXPECT_EQ(text.str(), "accelerant::nn::Linear(in_features=3, out_features=2, bias=true)");
+}
+
+TEST(LinearModule, ExchangesWeightsWithTorch) {
+  nn::Linear ours(3, 2);
+  torch::nn::Linear theirs(3, 2);
+  std::stringstream archive;
+  torch::save(theirs, archive);
+  torch::load(ours, archive);
+  expect_same_module(*ours, *theirs);
+}
+
+TEST(LinearModule, ClonesAsItself) {
+  for (const bool bias : {true, false}) {
+    nn::Linear original(torch::nn::LinearOptions(3, 2).bias(bias));
+    original->eval();
+    const auto copy = original->clone();
+    EXPECT_EQ(typeid(*copy), typeid(nn::LinearImpl));
+    EXPECT_FALSE(copy->is_training());
+    expect_same_module(*original, *copy);
+    {
+      const torch::NoGradGuard no_grad;
+      copy->as<nn::Linear>()->weight.zero_();
+    }
+    EXPECT_FALSE(torch::equal(original->weight, copy->as<nn::Linear>()->weight));
+    EXPECT_TRUE(copy->as<nn::Linear>()->weight.requires_grad());
+  }
+}
+
+struct NetImpl : torch::nn::Cloneable<NetImpl> {
+  nn::Linear layer = nullptr;
+  NetImpl() { reset(); }
+  void reset() override { layer = register_module("layer", nn::Linear(3, 2)); }
+};
+
+TEST(LinearModule, ClonesInsideOfAModule) {
+  const auto net = std::make_shared<NetImpl>();
+  const auto copy = std::dynamic_pointer_cast<NetImpl>(net->clone());
+  expect_same_module(*net, *copy);
+  const auto x = torch::randn({2, 4, 3});
+  EXPECT_TRUE(torch::equal(net->layer->forward(x), copy->layer->forward(x)));
+  EXPECT_NE(net->layer->weight.data_ptr(), copy->layer->weight.data_ptr());
+}
+
+TEST(LinearModule, KeepsItsForwardInSequential) {
+  torch::nn::Sequential net(nn::Linear(3, 4), torch::nn::ReLU(), nn::Linear(4, 2));
+  const auto output = net->forward(torch::randn({2, 5, 3}));
+  // An addition of its own would be the last node of the graph.
+  EXPECT_EQ(output.grad_fn()->name().find("Add"), std::string::npos) << output.grad_fn()->name();
+  EXPECT_NE(torch::nn::Linear(3, 2)->forward(torch::randn({2, 5, 3})).grad_fn()->name().find("Add"),
+            std::string::npos);
+}
+
+}  // namespace
