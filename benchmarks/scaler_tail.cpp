@@ -1,9 +1,10 @@
 // The tail of a mixed-precision step, after backward: unscale, clip, optimizer step, scale update.
 //
 // Ours against the same ATen calls written by hand and against what libtorch offers today, for
-// parameters shaped like a GPT. Every iteration does real work: the scale is 1 + 2^-23 and the norm
-// stays just above the limit, so that gradients are unscaled and clipped each time and hardly
-// change.
+// parameters shaped like a GPT, or for 10,000 tiny ones. Every iteration does real work: the scale is
+// 1 + 2^-23 and the norm stays just above the limit, so that gradients are unscaled and clipped each
+// time and hardly change. The floor is what the memory needs: a pass that reads the gradients and one
+// that reads four and writes three numbers for each parameter, done by copies of that many bytes.
 #include <accelerant/accelerant.h>
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>
@@ -42,8 +43,9 @@ std::vector<std::vector<int64_t>> gpt_shapes(int64_t layers, int64_t width, int6
 }
 
 std::vector<at::Tensor> make_parameters(const std::string& size, at::Device device) {
-  const auto shapes =
-      size == "nano" ? gpt_shapes(6, 384, 65, 256) : gpt_shapes(12, 768, 50257, 1024);
+  const auto shapes = size == "nano"   ? gpt_shapes(6, 384, 65, 256)
+                      : size == "many" ? std::vector<std::vector<int64_t>>(10'000, {16})
+                                       : gpt_shapes(12, 768, 50257, 1024);
   torch::manual_seed(0);
   std::vector<at::Tensor> parameters;
   for (const auto& shape : shapes) {
@@ -145,6 +147,40 @@ void measure(benchmark::State& state, at::Device device, const Step& step) {
   }
 }
 
+void fused_step(benchmark::State& state, const std::string& size, at::Device device, bool clip) {
+  const auto parameters = make_parameters(size, device);
+  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(kLr));
+  accelerant::FusedStep fused(optimizer);
+  auto scaler = make_scaler(device);
+  measure(state, device, [&] {
+    if (clip) fused.clip_grad_norm_(kMaxNorm, scaler);
+    fused.step(scaler);
+    scaler.update();
+  });
+}
+
+// No scaler and no clipping: one pass.
+void fused_step_alone(benchmark::State& state, const std::string& size, at::Device device) {
+  const auto parameters = make_parameters(size, device);
+  torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(kLr));
+  accelerant::FusedStep fused(optimizer);
+  measure(state, device, [&] { fused.step(); });
+}
+
+// 32 bytes for each parameter: 16 + 4 are read and 12 are written.
+void memory_floor(benchmark::State& state, const std::string& size, at::Device device) {
+  int64_t elements = 0;
+  for (const at::Tensor& parameter : make_parameters(size, device)) elements += parameter.numel();
+  const auto read = torch::randn({5 * elements}, device);
+  const auto written = torch::zeros({3 * elements}, device);
+  const auto copied = read.narrow(0, 0, 3 * elements);
+  const auto summed = read.narrow(0, 3 * elements, 2 * elements);
+  measure(state, device, [&] {
+    written.copy_(copied);
+    benchmark::DoNotOptimize(summed.sum());
+  });
+}
+
 void ours_fused(benchmark::State& state, const std::string& size, at::Device device, bool clip) {
   const auto parameters = make_parameters(size, device);
   FusedAdamW optimizer(parameters);
@@ -202,6 +238,10 @@ void register_all(const std::string& size, at::Device device) {
         ->UseRealTime()
         ->Unit(benchmark::kMillisecond);
   };
+  add("FusedStep, clip", [=](auto& state) { fused_step(state, size, device, true); });
+  add("FusedStep, no clip", [=](auto& state) { fused_step(state, size, device, false); });
+  add("FusedStep alone", [=](auto& state) { fused_step_alone(state, size, device); });
+  add("floor of the memory", [=](auto& state) { memory_floor(state, size, device); });
   add("ours, fused AdamW, clip", [=](auto& state) { ours_fused(state, size, device, true); });
   add("ATen calls, fused AdamW, clip", [=](auto& state) { aten_fused(state, size, device, true); });
   add("ours, fused AdamW, no clip", [=](auto& state) { ours_fused(state, size, device, false); });
@@ -216,7 +256,7 @@ void register_all(const std::string& size, at::Device device) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (argc != 3) {
-    std::fprintf(stderr, "usage: bench-scaler-tail nano|small cpu|cuda [--benchmark_...]\n");
+    std::fprintf(stderr, "usage: bench-scaler-tail nano|small|many cpu|cuda [--benchmark_...]\n");
     return 2;
   }
   benchmark::AddCustomContext("steps_per_iteration", std::to_string(kStepsPerIteration));

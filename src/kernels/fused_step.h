@@ -47,6 +47,7 @@ struct StepPartial {
 struct StepOutcome {
   float found_inf;  // 0 or 1
   float norm;
+  double exact_norm;
 };
 
 struct StepTables {
@@ -65,27 +66,26 @@ struct StepFactors {
   double constant;
 };
 
-// Where the norm is limited: `norm` is that of the outcome. Null: it is not.
+// Where the norm is limited: `outcome` is that of the first pass. Null: it is not.
 struct StepLimit {
-  const float* norm;
-  float max_norm;
+  const StepOutcome* outcome;
+  double max_norm;
 };
 
-// The product, rounded as the gradients are.
-ACCELERANT_KERNEL_FUNCTION float product_of(const StepFactors& factors) {
-  float product = static_cast<float>(factors.constant);
-  if (factors.inv_scale != nullptr) product *= *factors.inv_scale;
-  if (factors.factor != nullptr) product *= *factors.factor;
+ACCELERANT_KERNEL_FUNCTION double product_of(const StepFactors& factors) {
+  double product = factors.constant;
+  if (factors.inv_scale != nullptr) product *= static_cast<double>(*factors.inv_scale);
+  if (factors.factor != nullptr) product *= static_cast<double>(*factors.factor);
   return product;
 }
 
 // With the coefficient of clipping, as Python makes it: a norm that is nan makes it nan.
-ACCELERANT_KERNEL_FUNCTION float coefficient_of(const StepFactors& factors,
-                                                const StepLimit& limit) {
-  const float product = product_of(factors);
-  if (limit.norm == nullptr) return product;
-  const float ratio = limit.max_norm / (*limit.norm + 1e-6F);
-  return ratio > 1.0F ? product : product * ratio;
+ACCELERANT_KERNEL_FUNCTION double coefficient_of(const StepFactors& factors,
+                                                 const StepLimit& limit) {
+  const double product = product_of(factors);
+  if (limit.outcome == nullptr) return product;
+  const double ratio = limit.max_norm / (limit.outcome->exact_norm + 1e-6);
+  return ratio > 1.0 ? product : product * ratio;
 }
 
 // Tensors that follow each other in the tables and are served by one kernel.

@@ -133,8 +133,9 @@ bool FusedStep::Impl::is_checked(const GradientScale& scale) const {
 void FusedStep::Impl::check(const GradientScale& scale) {
   if (is_checked(scale)) return;
   // A new one each time: results and norms that the program holds must not change.
-  outcome_ = at::empty({2}, at::TensorOptions().dtype(at::kFloat).device(plan_.device()));
-  auto* const outcome = reinterpret_cast<kernels::StepOutcome*>(outcome_.mutable_data_ptr<float>());
+  outcome_ = at::empty({sizeof(kernels::StepOutcome) / sizeof(float)},
+                       at::TensorOptions().dtype(at::kFloat).device(plan_.device()));
+  auto* const outcome = static_cast<kernels::StepOutcome*>(outcome_.mutable_data_ptr());
   if (plan_.device().is_cpu()) {
     kernels::cpu::check_gradients(plan_.tables(), plan_.costs(), factors(scale), outcome);
   } else {
@@ -153,8 +154,8 @@ void FusedStep::Impl::apply(const GradientScale& scale, const at::Tensor& found_
       found_inf.defined() ? detail::copy_to(found_inf, plan_.device()) : at::Tensor();
   kernels::StepLimit limit{};
   if (max_norm_) {
-    limit = {.norm = outcome_.const_data_ptr<float>() + 1,
-             .max_norm = static_cast<float>(*max_norm_)};
+    limit = {.outcome = static_cast<const kernels::StepOutcome*>(outcome_.const_data_ptr()),
+             .max_norm = *max_norm_};
   }
   if (plan_.device().is_cpu()) {
     kernels::cpu::apply_step(plan_.tables(), plan_.costs(), plan_.tensors(), factors(scale), limit,

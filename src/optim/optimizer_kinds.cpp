@@ -39,7 +39,7 @@ std::vector<Field> typed_fields(torch::optim::SGDOptions& options) {
 }
 
 std::vector<Field> typed_fields(torch::optim::SGDParamState& state) {
-  return {tensor("momentum_buffer", state.momentum_buffer(), kAlways)};
+  return {tensor("momentum_buffer", state.momentum_buffer(), "momentum")};
 }
 
 template <class Options>

@@ -74,7 +74,7 @@ std::string StepPlan::reason_against(const at::Tensor& parameter,
   }
   if (!gradient.sizes().equals(parameter.sizes())) return "a gradient of another shape";
   if (!parameter.is_non_overlapping_and_dense() &&
-      at::has_internal_overlap(parameter) != at::MemOverlap::No) {
+      at::has_internal_overlap(parameter) == at::MemOverlap::Yes) {
     return "a parameter whose elements overlap";
   }
   return {};
@@ -110,8 +110,8 @@ void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) 
         return tensor->defined() && tensor->scalar_type() == state.tensors[0]->scalar_type();
       });
   // A state in float32 beside 16-bit parameters stays what it is.
-  if (all_there && type != at::kDouble && is_known(state.tensors[0]->scalar_type()) &&
-      state.tensors[0]->scalar_type() != at::kDouble) {
+  if (all_there && !with_master && type != at::kDouble &&
+      is_known(state.tensors[0]->scalar_type()) && state.tensors[0]->scalar_type() != at::kDouble) {
     type = state.tensors[0]->scalar_type();
   }
   const bool is_momentum =

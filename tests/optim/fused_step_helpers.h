@@ -3,6 +3,7 @@
 
 #include <accelerant/optim/fused_step.h>
 #include <accelerant/optim/lion.h>
+#include <gtest/gtest.h>
 
 #include "optim/optimizer_nets.h"
 

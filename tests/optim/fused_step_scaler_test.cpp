@@ -1,6 +1,8 @@
 // FusedStep under a GradScaler, with 16-bit types, and across saving and loading.
 #include <accelerant/amp/grad_scaler.h>
 
+#include <sstream>
+
 #include "optim/fused_step_helpers.h"
 #include "support/expect_error.h"
 #include "support/on_device.h"
@@ -43,7 +45,9 @@ TEST_P(FusedStepScaling, AgreesWithThePlainPath) {
         our_scaler.update();
         their_scaler.unscale_(*stock);
         const double expected = torch::nn::utils::clip_grad_norm_(theirs, 2.0);
-        if (!overflow) EXPECT_NEAR(norm.item<double>(), expected, 1e-5 * expected);
+        if (!overflow) {
+          EXPECT_NEAR(norm.item<double>(), expected, 1e-5 * expected);
+        }
         EXPECT_EQ(their_scaler.step(*stock).skipped(), overflow);
         their_scaler.update();
         EXPECT_EQ(our_scaler.get_scale(), their_scaler.get_scale());
@@ -233,7 +237,6 @@ TEST_P(FusedStepScaling, MasterWeightsKeepWhatSixteenBitsLose) {
         exact.push_back(parameter.detach().to(at::kFloat).requires_grad_());
       }
       const auto optimizer = kind.make(ours);
-      if (kind.name == "adagrad") optimizer->state().clear();  // made in 16 bits by its constructor
       const auto stock = kind.make(exact);
       std::optional<FusedStep> fused(std::in_place, *optimizer,
                                      accelerant::FusedStepOptions{.master_weights = true});
@@ -251,7 +254,7 @@ TEST_P(FusedStepScaling, MasterWeightsKeepWhatSixteenBitsLose) {
       }
       for (std::size_t i = 0; i < ours.size(); ++i) {
         EXPECT_TRUE(torch::allclose(ours[i].to(at::kFloat), exact[i].to(type).to(at::kFloat),
-                                    type == at::kHalf ? 1e-3 : 8e-3, 1e-5))
+                                    type == at::kHalf ? 1e-3 : 8e-3, 1e-3))
             << kind.name << " " << type << " parameter " << i;
       }
       const auto saved = accelerant::optim::optimizer_state_dict(*optimizer, {});

@@ -140,7 +140,6 @@ def run_python(document, gradients_of, dtype, **form):
         outcome.append(result)
     elements = [p.detach().double().flatten() for p in parameters]
     steps = {}
-    place = 0
     for g, group in enumerate(optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
             state = optimizer.state.get(parameter, {})
@@ -149,7 +148,6 @@ def run_python(document, gradients_of, dtype, **form):
                     steps[f"group.{g}.{i}"] = int(value)
                 elif value is not None:
                     elements.append(value.double().flatten())
-            place += 1
     return torch.cat(elements), outcome, steps, scaler.get_scale()
 
 
@@ -210,9 +208,11 @@ def check(replay, document):
                 values = ours["tensors"][key]
                 elements.append(torch.tensor([from_json(v) for v in values], dtype=torch.float64))
     error = (torch.cat(elements) - exact).square().mean().sqrt().item()
-    # One unit in the last place of what was trained, for runs in which theirs are exact by chance.
+    # A few units in the last place, for runs in which theirs are exact by chance. In float64 the yardstick is the
+    # plain loop itself, and says nothing about how far others may be.
     size = exact.square().mean().sqrt().item() + 1e-3
-    assert error <= 2 * max(errors) + torch.finfo(dtype).eps * size, (error, errors, size)
+    units = STEPS if dtype == torch.float64 else 2
+    assert error <= 2 * max(errors) + units * torch.finfo(dtype).eps * size, (error, errors, size)
     return error / max(max(errors), 1e-300)
 
 

@@ -84,15 +84,16 @@ void count_non_finite(const T* values, std::int64_t size, T factor, StepPartial&
   }
 }
 
-StepPartial check_block(const void* gradient, ScalarKind kind, std::int64_t size, float factor) {
+StepPartial check_block(const void* gradient, ScalarKind kind, std::int64_t size, double product) {
   StepPartial partial{};
   if (kind == ScalarKind::float64) {
     const auto* const values = static_cast<const double*>(gradient);
-    const SquareSum squares = loops().squares64(values, size, factor);
+    const SquareSum squares = loops().squares64(values, size, product);
     partial.sum_of_squares = squares.sum;
-    if (!squares.finite) count_non_finite(values, size, static_cast<double>(factor), partial);
+    if (!squares.finite) count_non_finite(values, size, product, partial);
     return partial;
   }
+  const auto factor = static_cast<float>(product);
   float buffer[kTile];
   const std::int64_t step = kind == ScalarKind::float32 ? size : kTile;
   for (std::int64_t i = 0; i < size; i += step) {
@@ -141,17 +142,42 @@ bool is_all_float32(const StepTensor& tensor) {
          tensor.gradient_kind == ScalarKind::float32 && tensor.state_kind == ScalarKind::float32;
 }
 
+// The scalars of the last block: most often the next block needs the same, and powers take time.
+template <class T>
+class ScalarMemo {
+ public:
+  const Scalars<T>& get(const StepTensor& tensor, const Hyper& hyper, std::int64_t steps,
+                        double factor) {
+    if (tensor.group != group_ || steps != steps_) {
+      scalars_ = scalars_of<T>(tensor.rule, hyper, steps, factor);
+      group_ = tensor.group;
+      steps_ = steps;
+    }
+    return scalars_;
+  }
+
+ private:
+  Scalars<T> scalars_;
+  std::int32_t group_ = -1;
+  std::int64_t steps_ = -1;
+};
+
+struct Memo {
+  ScalarMemo<float> single;
+  ScalarMemo<double> twice;
+};
+
 void update_block(const StepTensor& tensor, const Hyper& hyper, std::int64_t steps, double factor,
-                  const void* gradient, const Range& range) {
+                  const void* gradient, const Range& range, Memo& memo) {
   if (tensor.parameter_kind == ScalarKind::float64) {
-    const auto scalars = scalars_of<double>(tensor.rule, hyper, steps, factor);
+    const Scalars<double>& scalars = memo.twice.get(tensor, hyper, steps, factor);
     const auto part = [&](void* data) { return static_cast<double*>(data) + range.begin; };
     loops().update64[static_cast<int>(tensor.rule)](
         scalars, static_cast<const double*>(gradient) + range.begin, part(tensor.parameter),
         part(tensor.states[0]), part(tensor.states[1]), part(tensor.states[2]), range.size);
     return;
   }
-  const auto scalars = scalars_of<float>(tensor.rule, hyper, steps, factor);
+  const Scalars<float>& scalars = memo.single.get(tensor, hyper, steps, factor);
   if (is_all_float32(tensor)) {
     const auto part = [&](void* data) { return static_cast<float*>(data) + range.begin; };
     loops().update32[static_cast<int>(tensor.rule)](
@@ -164,7 +190,7 @@ void update_block(const StepTensor& tensor, const Hyper& hyper, std::int64_t ste
   }
 }
 
-// Calls f for every block, on torch's own threads. Each gets a run of blocks of about the same work.
+// Calls f for every block, on torch's own threads. Each gets a run of blocks of about the same work, and a memo.
 template <class F>
 void for_each_block(std::span<const std::int64_t> costs, const F& f) {
   const auto block_at = [&](std::int64_t cost) {
@@ -172,7 +198,8 @@ void for_each_block(std::span<const std::int64_t> costs, const F& f) {
   };
   const auto run = [&](std::int64_t begin, std::int64_t end) {
     const auto last = std::min<std::int64_t>(block_at(end), std::ssize(costs) - 1);
-    for (auto block = block_at(begin); block < last; ++block) f(block);
+    Memo memo;
+    for (auto block = block_at(begin); block < last; ++block) f(block, memo);
   };
   at::parallel_for(0, costs.back(), kGrain, run);
 }
@@ -181,8 +208,8 @@ void for_each_block(std::span<const std::int64_t> costs, const F& f) {
 
 void check_gradients(const StepTables& tables, std::span<const std::int64_t> costs,
                      const StepFactors& factors, StepOutcome* outcome) {
-  const float factor = product_of(factors);
-  for_each_block(costs, [&](std::int64_t index) {
+  const double factor = product_of(factors);
+  for_each_block(costs, [&](std::int64_t index, Memo&) {
     const StepBlock& block = tables.blocks[index];
     const StepTensor& tensor = tables.tensors[block.tensor];
     const Range range = range_of(tensor, block);
@@ -197,18 +224,19 @@ void check_gradients(const StepTables& tables, std::span<const std::int64_t> cos
     finite &= (tables.partials[i].inf | tables.partials[i].nan) == 0;
   }
   outcome->found_inf = finite ? 0.0F : 1.0F;
-  outcome->norm = static_cast<float>(std::sqrt(sum));
+  outcome->exact_norm = std::sqrt(sum);
+  outcome->norm = static_cast<float>(outcome->exact_norm);
 }
 
 void apply_step(const StepTables& tables, std::span<const std::int64_t> costs, std::int32_t tensors,
                 const StepFactors& factors, const StepLimit& limit, const float* found_inf) {
   if (found_inf != nullptr && *found_inf != 0.0F) return;
   const double factor = coefficient_of(factors, limit);
-  for_each_block(costs, [&](std::int64_t index) {
+  for_each_block(costs, [&](std::int64_t index, Memo& memo) {
     const StepBlock& block = tables.blocks[index];
     const StepTensor& tensor = tables.tensors[block.tensor];
     update_block(tensor, tables.groups[tensor.group], tables.steps[tensor.slot], factor,
-                 tables.gradients[block.tensor], range_of(tensor, block));
+                 tables.gradients[block.tensor], range_of(tensor, block), memo);
   });
   for (std::int32_t i = 0; i < tensors; ++i) ++tables.steps[tables.tensors[i].slot];
 }

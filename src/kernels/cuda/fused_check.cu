@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (blocks > 0) {
     const StepBlock block = tables.blocks[blockIdx.x];
     const StepTensor& tensor = tables.tensors[block.tensor];
-    const float factor = product_of(factors);
+    const float factor = static_cast<float>(product_of(factors));
     const std::int64_t begin = kStepChunk * block.chunk;
     const int size = static_cast<int>(min(kStepChunk, tensor.numel - begin));
     const void* const gradient = tables.gradients[block.tensor];
@@ -139,7 +139,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const double total = sum_in_block(sum);
   if (threadIdx.x != 0) return;
   outcome->found_inf = all_finite ? 0.0F : 1.0F;
-  outcome->norm = static_cast<float>(sqrt(total));
+  outcome->exact_norm = sqrt(total);
+  outcome->norm = static_cast<float>(outcome->exact_norm);
 }
 
 }  // namespace
