@@ -31,8 +31,10 @@ std::shared_ptr<detail::ModelState> register_access(const std::shared_ptr<detail
   }
   auto state = std::make_shared<detail::ModelState>(core, std::move(module), options);
   core->models.add(state);
-  if (const std::string advice = state->module().advice(); !advice.empty()) {
-    log_on_main(LogLevel::info, advice);
+  // On a CPU they are hardly slower.
+  if (core->options.device->is_cuda()) {
+    const std::string advice = state->module().advice();
+    if (!advice.empty()) log_on_main(LogLevel::info, advice);
   }
   core->checkpoints.resume_prepared();
   return state;

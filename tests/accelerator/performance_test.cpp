@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
+
 #include "accelerator/helpers.h"
+#include "accelerator/slow_modules.h"
 #include "core/cpu_affinity.h"
 #include "support/expect_error.h"
 
@@ -52,17 +55,17 @@ TEST_F(Performance, LeavesLibtorchAloneByDefault) {
 
 TEST_F(Performance, SetsWhatIsAskedFor) {
   auto& context = at::globalContext();
+  const auto fp16_allowed = context.allowFP16ReductionCuBLAS();
+  const auto bf16_allowed = context.allowBF16ReductionCuBLAS();
   for (const bool on : {true, false}) {
     accelerator_with({.allow_tf32 = on,
                       .allow_fp16_reduced_precision_reduction = on,
                       .allow_bf16_reduced_precision_reduction = on,
                       .cudnn_benchmark = on});
-    const auto reduction = on ? at::CuBLASReductionOption::AllowReducedPrecisionWithSplitK
-                              : at::CuBLASReductionOption::DisallowReducedPrecisionAllowSplitK;
     EXPECT_EQ(context.allowTF32CuBLAS(), on);
     EXPECT_EQ(context.allowTF32CuDNN(), on);
-    EXPECT_EQ(context.allowFP16ReductionCuBLAS(), reduction);
-    EXPECT_EQ(context.allowBF16ReductionCuBLAS(), reduction);
+    EXPECT_EQ(context.allowFP16ReductionCuBLAS() == fp16_allowed, on);
+    EXPECT_EQ(context.allowBF16ReductionCuBLAS() == bf16_allowed, on);
     EXPECT_EQ(context.benchmarkCuDNN(), on);
   }
 }
@@ -169,31 +172,33 @@ TEST(ChannelsLast, IsTheLayoutOfWeightsAndWhatTheyCompute) {
   EXPECT_TRUE(net->conv->weight.grad().is_contiguous(at::MemoryFormat::ChannelsLast));
 }
 
-// The messages of one prepare.
-std::vector<std::string> said_about(torch::nn::Sequential& net) {
-  std::vector<std::string> messages;
-  const auto before = accelerant::set_log_handler(
-      [&](accelerant::LogLevel, std::string_view text) { messages.emplace_back(text); });
-  Accelerator accelerator(on_cpu());
-  auto model = accelerator.prepare(net);
-  auto again = accelerator.prepare(net);
-  accelerant::set_log_handler(before);
-  return messages;
-}
-
-TEST(SlowModules, AreNamedOnce) {
+TEST(SlowModules, AreNamed) {
   torch::nn::Sequential net;
   for (int i = 0; i < 5; ++i) net->push_back(torch::nn::Linear(2, 2));
-  const auto messages = said_about(net);
-  ASSERT_EQ(messages.size(), 1U);
-  EXPECT_TRUE(contains(messages[0], "0, 1, 2 and 2 more: torch::nn::Linear"));
-  EXPECT_TRUE(contains(messages[0], "accelerant/nn/linear.h"));
+  const std::string advice = accelerant::detail::slow_modules_advice(*net);
+  EXPECT_TRUE(contains(advice, "0, 1, 2 and 2 more: torch::nn::Linear"));
+  EXPECT_TRUE(contains(advice, "accelerant/nn/linear.h"));
 }
 
 TEST(SlowModules, DoNotIncludeTheirDropIns) {
   torch::nn::Sequential net(accelerant::nn::Linear(2, 2), torch::nn::ReLU(),
                             torch::nn::Linear(torch::nn::LinearOptions(2, 2).bias(false)));
-  EXPECT_TRUE(said_about(net).empty());
+  EXPECT_EQ(accelerant::detail::slow_modules_advice(*net), "");
+}
+
+TEST(SlowModules, AreToldOnceForAModelOnAGpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  torch::nn::Sequential net(torch::nn::Linear(2, 2));
+  std::vector<std::string> messages;
+  const auto before = accelerant::set_log_handler(
+      [&](accelerant::LogLevel, std::string_view text) { messages.emplace_back(text); });
+  Accelerator accelerator;
+  auto model = accelerator.prepare(net);
+  auto again = accelerator.prepare(net);
+  accelerant::set_log_handler(before);
+  EXPECT_EQ(std::count_if(messages.begin(), messages.end(),
+                          [](const auto& text) { return text.find("nn::Linear") != text.npos; }),
+            1);
 }
 
 }  // namespace

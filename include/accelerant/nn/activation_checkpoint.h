@@ -115,7 +115,7 @@ auto parts_of(Modules& modules) {
 // Calls function(inputs...) and returns what it returns. What its forward computed is not kept for backward.
 template <class F, class... Inputs>
 auto checkpoint(const CheckpointOptions& options, F&& function, const Inputs&... inputs) {
-  static_assert((UnderstoodNesting<Inputs> && ...),
+  static_assert((UnderstoodNesting<std::decay_t<Inputs>> && ...),
                 "an input of checkpoint() may hold tensors that cannot be seen: name the fields of "
                 "the struct "
                 "(accelerant/tensor/nested.h), or let the function capture it");
@@ -123,10 +123,11 @@ auto checkpoint(const CheckpointOptions& options, F&& function, const Inputs&...
 
   std::vector<at::Tensor> tensors;
   // The tensors go where outer checkpoints see them; all else stays here.
-  auto rest = map_tensors(std::tuple<Inputs...>(inputs...), [&](const at::Tensor& tensor) {
-    tensors.push_back(tensor);
-    return at::Tensor();
-  });
+  auto rest =
+      map_tensors(std::tuple<std::decay_t<Inputs>...>(inputs...), [&](const at::Tensor& tensor) {
+        tensors.push_back(tensor);
+        return at::Tensor();
+      });
   const detail::CheckpointScope scope(
       options, tensors,
       [kept = std::decay_t<F>(function),
