@@ -63,7 +63,7 @@ def concerned(workload, only):
     return not only or any(name.split("/")[0] == workload for name in only)
 
 
-def measure_all(settings, only, minutes=float("inf"), say=print):
+def measure_all(settings, only, minutes=float("inf"), say=print, after_row=lambda measured: None):
     """Measures the rows one by one. A row that cannot be measured by anyone stays, with the reasons."""
     measured = result.Result(machine.today(), machine.describe(settings.device), machine.versions(settings.device),
                              "full" if settings.full else "quick")
@@ -81,6 +81,7 @@ def measure_all(settings, only, minutes=float("inf"), say=print):
                     continue
                 begin = time.monotonic()
                 measured.add(rounds.measure(case, settings.rounds))
+                after_row(measured)
                 say(f"{case.title}: {time.monotonic() - begin:.0f} s")
         finally:
             settings.close()
@@ -95,10 +96,10 @@ def say(text):
 
 def save(measured, path):
     """PATH.json and PATH.md."""
-    path = pathlib.Path(path).with_suffix("")
+    path = pathlib.Path(str(path).removesuffix(".json"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(result.to_json(measured), encoding="utf-8")
-    path.with_suffix(".md").write_text(report.markdown(measured), encoding="utf-8")
+    pathlib.Path(f"{path}.json").write_text(result.to_json(measured), encoding="utf-8")
+    pathlib.Path(f"{path}.md").write_text(report.markdown(measured), encoding="utf-8")
 
 
 def main():
@@ -111,9 +112,11 @@ def main():
     for key in only:
         if key.split("/")[0] not in workloads.ALL:
             parser.error(f"no such workload: {key}; there are {', '.join(workloads.ALL)}")
-    measured = measure_all(settings_of(arguments), only, arguments.minutes, say)
+    path = arguments.save or arguments.build / "bench"
+    # What is measured is kept, even if the run is stopped.
+    measured = measure_all(settings_of(arguments), only, arguments.minutes, say, lambda so_far: save(so_far, path))
     measured.notes = arguments.note + measured.notes
-    save(measured, arguments.save or arguments.build / "bench")
+    save(measured, path)
     print(report.markdown(measured))
 
 

@@ -57,6 +57,8 @@ class Steps {
     return training_->step(data_[batch], target_[batch]);
   }
 
+  void check() const { training_->check(); }
+
   int64_t parameters() const {
     int64_t count = 0;
     for (const at::Tensor& parameter : training_->parameters()) count += parameter.numel();
@@ -160,6 +162,7 @@ class Requests {
     std::vector<double> losses;
     for (int i = 0; i < kFirstLosses; ++i) losses.push_back(steps_->step().item<double>());
     for (int i = 0; i < kWarmUpSteps; ++i) steps_->step();
+    steps_->check();
     synchronize();
     return "{\"parameters\": " + std::to_string(steps_->parameters()) +
            ", \"losses\": " + list_of(losses, text_of) + "}";

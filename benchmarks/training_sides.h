@@ -36,6 +36,9 @@ class Training {
   // One step; the loss, on the device.
   virtual at::Tensor step(const at::Tensor& data, const at::Tensor& target) = 0;
   virtual std::vector<at::Tensor> parameters() const = 0;
+
+  // Throws if a step that should be captured is not, after some steps.
+  virtual void check() const {}
 };
 
 // Whether this Accelerator can turn a step into a CUDA graph.
@@ -61,13 +64,18 @@ class AcceleratedTraining : public Training {
         run_([this](const at::Tensor& data, const at::Tensor& target) {
           return eager_step(data, target);
         }) {
-    if (capture) run_ = captured(accelerator_, run_);
+    if (capture) run_captured(accelerator_);
   }
 
   at::Tensor step(const at::Tensor& data, const at::Tensor& target) override {
     return run_(data, target);
   }
   std::vector<at::Tensor> parameters() const override { return network_->parameters(); }
+  void check() const override {
+    if (why_not_captured_ && !why_not_captured_().empty()) {
+      throw std::runtime_error("not captured: " + why_not_captured_());
+    }
+  }
 
   accelerant::Accelerator& accelerator() { return accelerator_; }
 
@@ -86,11 +94,15 @@ class AcceleratedTraining : public Training {
   }
 
   template <class Accelerator>
-  static Step captured(Accelerator& accelerator, const Step& step) {
+  void run_captured(Accelerator& accelerator) {
     if constexpr (kHasCapture<Accelerator>) {
-      auto graph = std::make_shared<decltype(accelerator.capture(step))>(accelerator.capture(step));
-      return [graph](const at::Tensor& data, const at::Tensor& target) {
+      auto graph = std::make_shared<decltype(accelerator.capture(run_))>(accelerator.capture(run_));
+      run_ = [graph](const at::Tensor& data, const at::Tensor& target) {
         return (*graph)(data, target);
+      };
+      why_not_captured_ = [graph]() -> std::string {
+        if (graph->is_captured()) return "";
+        return graph->why_not().empty() ? "it still runs eagerly" : graph->why_not();
       };
     } else {
       throw std::invalid_argument("this Accelerator has no capture()");
@@ -107,6 +119,7 @@ class AcceleratedTraining : public Training {
   accelerant::Optimizer optimizer_;
   accelerant::Scheduler scheduler_;
   Step run_;
+  std::function<std::string()> why_not_captured_;
 };
 
 template <class Task>

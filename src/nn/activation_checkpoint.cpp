@@ -48,7 +48,7 @@ struct Description {
  private:
   // Operators save a weight or a view of it.
   static std::optional<int64_t> parameter_version(const at::Tensor& tensor) {
-    const at::Tensor& owner = tensor.is_view() ? tensor._base() : tensor;
+    const at::TensorBase& owner = tensor.is_view() ? tensor._base() : tensor;
     if (!owner.is_leaf() || !owner.requires_grad()) return std::nullopt;
     return owner._version();
   }

@@ -289,7 +289,7 @@ TEST(Profile, RecordsKernelsWithTorchsProfiler) {
   }
   const json ours = trace_in(folder.path("traces/profile_0.json"));
   const json kernels = trace_in(folder.path("traces/kernels_0.json"));
-  EXPECT_EQ(count_in(kernels, "aten::mean"), 2);
+  EXPECT_EQ(count_in(kernels, "MeanBackward0"), 2);
   // Both tell the same time: the operator of a forward lies in it.
   const auto moment = [](const json& trace, const json& span) {
     return trace.at("baseTimeNanoseconds").get<int64_t>() + begin_of(span);
@@ -371,7 +371,7 @@ RANK_TEST(ProfileRanks, EachWritesItsFile, 2) {
   for (const json& event : trace.at("traceEvents")) EXPECT_EQ(event.at("pid"), rank());
   EXPECT_EQ(count_in(trace, "backward"), 4);
   EXPECT_EQ(count_in(trace, "reduction"), 4);
-  EXPECT_EQ(count_in(trace, "gather"), 1);
+  EXPECT_EQ(count_in(trace, "gather"), 2);  // shapes are compared first
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_TRUE(is_inside(spans_in(trace, "reduction")[i], spans_in(trace, "backward")[i]));
   }

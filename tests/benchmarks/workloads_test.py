@@ -51,7 +51,7 @@ def test_variants_of_the_tail():
     names = ["ours, fused AdamW, clip", "ATen calls, fused AdamW, clip", "ours, fused AdamW, no clip",
              "ours, torch::optim::AdamW, clip", "stock libtorch, clip"]
     assert tail.variant_of("ours", names) == "ours, fused AdamW, clip"
-    assert tail.variant_of("ours", ["ours, fused step, clip", *names]) == "ours, fused step, clip"
+    assert tail.variant_of("ours", ["FusedStep, clip", *names]) == "FusedStep, clip"
     assert tail.variant_of("captured", names) is None
     assert tail.variant_of("stock", names) == "stock libtorch, clip"
 

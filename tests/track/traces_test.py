@@ -75,7 +75,7 @@ def test_every_rank_writes_a_trace(trained):
         counts = collections.Counter(event["name"] for event in trace["traceEvents"])
         assert counts["forward"] == counts["backward"] == counts["reduction"] == counts["step"] == 8
         assert counts["a moment"] == counts['memory "used"'] == 8
-        assert counts["gather"] == 1 and counts["save"] == counts["write checkpoint"] == 2
+        assert counts["gather"] == 2 and counts["save"] == counts["write checkpoint"] == 2
         assert all(counts[f"step #{number}"] == 1 for number in range(8))
     lines = [line for line in result.err_lines if "time of" in line]
     assert len(lines) == 1 and "[rank 0] time of 8 steps: " in lines[0], result
