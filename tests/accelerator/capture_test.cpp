@@ -132,6 +132,9 @@ TEST_F(Capture, ReplaysTrainTheSame) {
       for (const double dropout : {0.0, 0.3}) {
         SCOPED_TRACE(testing::Message() << steps << " steps, zero_grad in front: " << in_front);
         auto setup = with_steps(steps);
+        // A step that runs anew asks the loader how many batches are left. With a short window of one batch the answer
+        // is always the one of the capture, as far as it matters.
+        if (steps == 3) setup.rows = 26;
         setup.clears_in_front = in_front;
         setup.dropout = dropout;
         EXPECT_GE(expect_same_training(setup, 4).replays, 8);
@@ -273,6 +276,7 @@ TEST_F(Capture, RefusesWhatAGraphCannotHold) {
                          });
                        }),
                        "closure"));
+  accelerator.drop_gradients();
   EXPECT_TRUE(contains(reason_of([&](const torch::Tensor&) { optimizer.step(); }), "gradients"));
 }
 
