@@ -1,12 +1,12 @@
 """The tail of a step: unscale, clip, AdamW, update of the scale. scaler_tail.cpp and tail_loop.py do it."""
 
 import functools
-import json
 import re
 
+import google_benchmark
 from rounds import Case, Contender
 from settings import reason_of
-from worker import WorkerFailed, run_once
+from worker import run_once
 from workloads import floors
 
 # (name in the programs, parameters, title, only in a full run on a CPU)
@@ -33,36 +33,11 @@ def variant_of(side, names):
     return next((name for name in VARIANTS[side] if name in names), None)
 
 
-def parse(output):
-    """Seconds per step of the only benchmark that ran."""
-    report = json.loads(output)
-    entry = report["benchmarks"][-1]
-    if entry.get("error_occurred"):
-        raise WorkerFailed(entry["error_message"])
-    per_second = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}[entry["time_unit"]]
-    return entry["real_time"] / per_second / int(report["context"]["steps_per_iteration"])
-
-
 def offered_sizes(settings, program):
     """The program names its sizes in its usage, nano|small."""
     _, usage = reason_of(lambda: run_once([program], settings.environment(), settings.deadline))
     found = re.search(r"usage: bench-scaler-tail (\S+)", usage or "")
     return found.group(1).split("|") if found else []
-
-
-def offered_variants(settings, program, size):
-    output, reason = reason_of(lambda: run_once([program, size, settings.device, "--benchmark_list_tests=true"],
-                                                settings.environment(), settings.deadline))
-    if output is None:
-        return [], reason
-    return [line.removesuffix("/real_time") for line in output.splitlines()], None
-
-
-def run_variant(settings, program, size, name):
-    output = run_once([program, size, settings.device, f"--benchmark_filter=^{re.escape(name)}(/|$)",
-                       f"--benchmark_min_time={settings.seconds}", "--benchmark_format=json"],
-                      settings.environment(), settings.deadline)
-    return parse(output)
 
 
 def python_contender(settings, form, size):
@@ -72,14 +47,16 @@ def python_contender(settings, form, size):
         measure=lambda: worker.ask("measure", settings.seconds, deadline=settings.deadline)["seconds"])
 
 
-def contenders(settings, size, parameters, sizes):
+def contenders(settings, size, parameters):
     program = settings.program("bench-scaler-tail")
-    names, reason = offered_variants(settings, program, size) if sizes else ([], "bench-scaler-tail is not built")
+    command = [program, size, settings.device]
+    names, reason = reason_of(lambda: google_benchmark.names(settings, command))
     sides = {}
     for side in VARIANTS:
-        name = variant_of(side, names)
+        name = variant_of(side, names or [])
         if name:
-            sides[side] = Contender(functools.partial(run_variant, settings, program, size, name))
+            sides[side] = Contender(functools.partial(google_benchmark.run, settings, command, name,
+                                                      "steps_per_iteration"))
         elif reason and side in ("ours", "stock"):
             sides[side] = reason
     sides["accelerate"] = python_contender(settings, "accelerate", size)
@@ -97,4 +74,4 @@ def cases(settings):
             continue  # this build's program does not have it
         if large and settings.device == "cpu" and (not settings.full or parameters > LARGEST_ON_CPU):
             continue
-        yield Case(f"tail/{size}", title, "ms", functools.partial(contenders, settings, size, parameters, sizes))
+        yield Case(f"tail/{size}", title, "ms", functools.partial(contenders, settings, size, parameters))

@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import google_benchmark
 import machine
 import pytest
 import run
@@ -56,12 +57,14 @@ def test_variants_of_the_tail():
     assert tail.variant_of("stock", names) == "stock libtorch, clip"
 
 
-def test_the_time_of_a_tail():
+def test_the_time_of_a_benchmark():
     report = {"context": {"steps_per_iteration": "10"}, "benchmarks": [{"real_time": 20.0, "time_unit": "ms"}]}
-    assert tail.parse(json.dumps(report)) == pytest.approx(0.002)
+    assert google_benchmark.parse(json.dumps(report), "steps_per_iteration") == pytest.approx(0.002)
     report["benchmarks"][0] = {"error_occurred": True, "error_message": "no GPU"}
     with pytest.raises(WorkerFailed, match="no GPU"):
-        tail.parse(json.dumps(report))
+        google_benchmark.parse(json.dumps(report), "steps_per_iteration")
+    with pytest.raises(WorkerFailed, match="no such benchmark"):
+        google_benchmark.parse("Failed to match any benchmarks", "steps_per_iteration")
 
 
 def test_kinds_of_machines():
