@@ -24,11 +24,14 @@ constexpr const char* kAuto = "auto";
 void set_gpu_allocator(const std::string& settings) {
   try {
     c10::CachingAllocator::setAllocatorSettings(settings);
-  } catch (const c10::Error& error) {
-    throw Error(
-        ErrorDetails{.problem = "performance.gpu_allocator cannot be used",
-                     .expected = "settings as in PYTORCH_ALLOC_CONF",
-                     .got = c10::str("\"", settings, "\": ", error.what_without_backtrace())});
+  } catch (const std::exception& error) {
+    // Some are refused by torch, some by the standard library's conversions.
+    const auto* refused = dynamic_cast<const c10::Error*>(&error);
+    throw Error(ErrorDetails{
+        .problem = "performance.gpu_allocator cannot be used",
+        .expected = "settings as in PYTORCH_ALLOC_CONF",
+        .got = c10::str("\"", settings, "\": ",
+                        refused != nullptr ? refused->what_without_backtrace() : error.what())});
   }
 }
 

@@ -125,6 +125,13 @@ bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
   return true;
 }
 
+std::optional<at::Tensor> clip_norm_of(Core& core, const std::vector<at::Tensor>& parameters,
+                                       double max_norm, const NormOptions& options,
+                                       bool boundary_without_owner) {
+  if (!finish_gradients(core, parameters, boundary_without_owner)) return std::nullopt;
+  return clip_grad_norm_(parameters, max_norm, options);
+}
+
 }  // namespace
 
 void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options) {
@@ -161,6 +168,7 @@ AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& mo
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,
                                                        const NormOptions& options) {
+  const auto span = core_->timeline().span(Phase::clip);
   if (options.norm_type == 2.0 && !options.error_if_nonfinite) {
     const auto owners = core_->owners_of(model.state().parameters());
     if (owners.size() == 1) {
@@ -168,15 +176,14 @@ std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, d
     }
   }
   // The list made by prepare(): asking the module would build its dictionary of names in every step.
-  return clip_grad_norm_(model.state().parameters(), max_norm, options);
+  return clip_norm_of(*core_, model.state().parameters(), max_norm, options, sync_gradients());
 }
 
 std::optional<at::Tensor> Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
                                                        double max_norm,
                                                        const NormOptions& options) {
   const auto span = core_->timeline().span(Phase::clip);
-  if (!finish_gradients(*core_, parameters, sync_gradients())) return std::nullopt;
-  return accelerant::clip_grad_norm_(parameters, max_norm, options);
+  return clip_norm_of(*core_, parameters, max_norm, options, sync_gradients());
 }
 
 void Accelerator::clip_grad_value_(const ModelBase& model, double clip_value) {
