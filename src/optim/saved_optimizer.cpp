@@ -48,7 +48,7 @@ const OptimizerKind& require_kind(const torch::optim::Optimizer& optimizer) {
   const std::string type = c10::demangle(typeid(optimizer).name());
   throw Error(ErrorDetails{
       .problem = c10::str("what an optimizer of the class ", type, " has to save is not known"),
-      .expected = c10::str("one of torch::optim's ", known),
+      .expected = c10::str("one of ", known),
       .got = type,
       .hint = "give the class functions state_dict and load_state_dict of its own and register the "
               "object for checkpointing by itself"});

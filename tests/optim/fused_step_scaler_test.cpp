@@ -248,6 +248,7 @@ TEST_P(FusedStepScaling, MasterWeightsKeepWhatSixteenBitsLose) {
         fused->step();
         stock->step();
         if (i == 2) {  // a new engine goes on with the same master copies
+          fused->sync();
           fused.reset();
           fused.emplace(*optimizer, accelerant::FusedStepOptions{.master_weights = true});
         }

@@ -85,6 +85,7 @@ TEST_P(FusedStepTest, TakesOverInTheMiddleAndGivesBack) {
           }
           stock->step();
         }
+        if (fused) fused->sync();
       };
       train(fused_first);
       train(!fused_first);

@@ -277,7 +277,7 @@ TEST(OptimizerState, AnUnknownClassIsRefused) {
   FusedAdam own({torch::ones({1}).requires_grad_()});
   const std::string error = error_of([&] { optimizer_state_dict(own, {}); });
   EXPECT_TRUE(contains(error, "FusedAdam"));
-  EXPECT_TRUE(contains(error, "SGD, Adam, AdamW, Adagrad, RMSprop, LBFGS"));
+  EXPECT_TRUE(contains(error, "SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LBFGS"));
   EXPECT_TRUE(contains(error, "register the object for checkpointing by itself"));
 }
 
