@@ -104,6 +104,7 @@ const AcceleratorOptions& Accelerator::options() const { return core_->options; 
 const std::string& Accelerator::logging_dir() const { return options().project.logging_dir; }
 
 void Accelerator::forget_everything() {
+  core_->settle_schedules();
   for (const auto& model : core_->models.all()) model->forget();
   for (const auto& optimizer : core_->optimizers.all()) optimizer->forget();
   for (const auto& scheduler : core_->schedulers.all()) scheduler->forget();

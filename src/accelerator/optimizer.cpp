@@ -24,7 +24,10 @@ bool Optimizer::step_was_skipped() const {
   return last && last->skipped();
 }
 
-void Optimizer::sync() const { state().sync(); }
+void Optimizer::sync() const {
+  state().core()->settle_schedules();
+  state().sync();
+}
 
 std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() const {
   state().core()->settle_schedules();

@@ -93,7 +93,7 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
 }
 
 // The Accelerator's option allows fused steps but does not insist on them.
-std::optional<bool> only_false(bool allowed) {
+std::optional<bool> unless_forbidden(bool allowed) {
   return allowed ? std::nullopt : std::optional(false);
 }
 
@@ -112,7 +112,7 @@ OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
                                const PrepareOptimizerOptions& options)
     : core_(core),
       optimizer_(std::move(optimizer)),
-      step_(*optimizer_, options.fused ? options.fused : only_false(core->options.fused)),
+      step_(*optimizer_, options.fused ? options.fused : unless_forbidden(core->options.fused)),
       loose_parameters_(options.loose_parameters) {
   if (core->scaler.is_enabled() &&
       dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
@@ -147,7 +147,14 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   if (closure) {
     if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
     if (core->recorder != nullptr) core->recorder->refuse("an optimizer steps with a closure");
-    last_step_ = step_.step(core->scaler, closure);
+    in_closure_ = true;
+    try {
+      last_step_ = step_.step(core->scaler, closure);
+    } catch (...) {
+      in_closure_ = false;
+      throw;
+    }
+    in_closure_ = false;
   } else if (!has_gradients(*optimizer_)) {
     if (core->recorder != nullptr)
       core->recorder->refuse("an optimizer has no gradients to step with");
@@ -214,6 +221,7 @@ void OptimizerState::zero_grad(bool set_to_none) {
 
 void OptimizerState::note_cleared() {
   give_up_step();
+  used_gradients_ = 0;  // later ones may lie at the same addresses
   cleared_gradients_ = fingerprint_of_gradients();
   if (window_ && window_->complete) window_->gathered.used = true;
 }
@@ -233,7 +241,7 @@ void OptimizerState::drop_gradients() {
 }
 
 void OptimizerState::leave_complete_window() {
-  if (awaits_step() && !has_gradients(*optimizer_)) give_up_step();
+  if (!has_gradients(*optimizer_)) give_up_step();
   if (!window_ || !window_->complete) return;
   if (has_gradients(*optimizer_) && !has_used_gradients()) correct_gradients();
   window_.reset();
@@ -279,8 +287,9 @@ std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model
       std::none_of(own.others.begin(), own.others.end(),
                    [](const at::Tensor& other) { return other.grad().defined(); });
   if (!are_the_same || !is_at_boundary() || !has_gradients(*optimizer_)) return std::nullopt;
-  // Gradients that somebody has had unscaled are his to look at.
-  if (awaits_step()) return std::nullopt;
+  // Gradients that somebody has had unscaled are his to look at, and those of a closure are used by the optimizer
+  // itself.
+  if (awaits_step() || in_closure_) return std::nullopt;
   require_exchanged();
   correct_gradients();
   return step_.clip_with_step(max_norm, require_core(core_)->scaler);

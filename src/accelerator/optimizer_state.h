@@ -67,12 +67,18 @@ class OptimizerState {
   // undone. Only at a boundary; further calls do nothing.
   void finish_gradients();
 
-  // Clips with the next step, if the gradients of these models are exactly the optimizer's, and its kind of step
+  // Clips with the next step, if the gradients of the model are exactly the optimizer's, and its kind of step
   // allows it: the norm of the gradients, which stay as they are. Otherwise nothing.
   std::optional<at::Tensor> clip_with_step(const ModelState& model, double max_norm);
 
   // The optimizer's step counts become those of the device.
   void sync() { step_.sync(); }
+
+  // A clipped norm was noted for a step that is still to come.
+  bool has_noted_clipping() const { return step_.has_noted(); }
+
+  // A backward adds to the gradients: what was found out about them does not hold any more.
+  void note_backward() { step_.note_gradients_changed(); }
 
   // The scaler was updated.
   void begin_iteration() { stage_ = Stage::ready; }
@@ -149,6 +155,7 @@ class OptimizerState {
   std::weak_ptr<Core> core_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   OptimizerStep step_;
+  bool in_closure_ = false;
   bool loose_parameters_;
   std::shared_ptr<Window> window_;  // the last one that concerned it; null before the first
   // What has happened to its gradients since the scaler's last update.

@@ -26,6 +26,14 @@ class OptimizerStep {
   // Does to the gradients themselves what was to be done with the next step, once the loss scale is off them.
   void write_noted();
 
+  // Whether something was noted for the next step.
+  bool has_noted() const { return fused_ && fused_->has_noted(); }
+
+  // The gradients are not those that were looked at for a norm.
+  void note_gradients_changed() {
+    if (fused_) fused_->note_gradients_changed();
+  }
+
   // There will be no step with these gradients.
   void discard();
 

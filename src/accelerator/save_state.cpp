@@ -227,6 +227,7 @@ std::string Checkpoints::save(const std::optional<std::string>& folder,
   try {
     require_no_step_is_due(core_);
     core_.settle_scaler();
+    core_.settle_schedules();  // which set the rates of the optimizers
     request.parts = parts_to_write(request.path);
     request.content = manifest_content();
   } catch (const std::exception& error) {

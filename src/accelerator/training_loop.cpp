@@ -89,6 +89,7 @@ void run_backward(Core& core, Window* window, const at::Tensor& loss,
           note_replayed_backward(core, window, form);
         });
   }
+  for (const auto& optimizer : core.optimizers.all()) optimizer->note_backward();
   const at::Tensor scaled = core.scaler.scale(loss);
   detail::run_exchanging(core, scaled, options.create_graph, [&] {
     torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,

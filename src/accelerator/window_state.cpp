@@ -115,8 +115,9 @@ void require_no_step_is_due(const Core& core) {
   const auto optimizers = core.optimizers.all();
   const bool due =
       std::ranges::any_of(windows, [](const auto& window) { return window->awaits_step(); }) ||
-      std::ranges::any_of(optimizers,
-                          [](const auto& optimizer) { return optimizer->awaits_step(); });
+      std::ranges::any_of(optimizers, [](const auto& optimizer) {
+        return optimizer->awaits_step() || optimizer->has_noted_clipping();
+      });
   if (!due) return;
   throw Error(ErrorDetails{
       .problem = "The state cannot be saved between backward() and step()",
@@ -153,6 +154,7 @@ bool has_half_windows(const json& values) { return !values.at("windows").empty()
 
 void load_windows(Core& core, const optim::ParameterNames& names, const NamedState& state) {
   core.accumulation.start_over(core.window_rules(), core.loader_progress());
+  for (const auto& optimizer : core.optimizers.all()) optimizer->give_up_step();
   const json& windows = state.values.at("windows");
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const auto window = core.accumulation.window_of(

@@ -1,6 +1,7 @@
 #include "checkpoint/state_saver.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "accelerant/core/error.h"
@@ -118,11 +119,20 @@ void StateSaver::save_in_background(SaveRequest request) {
     request.parts.clear();
   }
   job->request = std::move(request);
+  if (!thread_.joinable()) {
+    try {
+      thread_ = std::thread([this] { run_jobs(); });
+    } catch (const std::system_error&) {
+      // Late is better than not at all.
+      job->snapshot->wait_until_copied();
+      run(job->request);
+      return;
+    }
+  }
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
   }
-  if (!thread_.joinable()) thread_ = std::thread([this] { run_jobs(); });
   changed_.notify_all();
 }
 

@@ -9,6 +9,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/core/error.h"
@@ -54,13 +55,20 @@ class FusedStep::Impl final : public optim::detail::StateWatcher {
   void note_factor(const at::Tensor& factor);
   void note_limit(double max_norm);
   bool has_notes() const;
+  bool changes_gradients_of_own_step() const { return has_notes() || options_.maximize; }
   void discard();
+  void forget_outcome() { outcome_.reset(); }
 
-  // Does to the gradients what was noted, for a step that is not ours. They are unscaled already. Returns their
-  // norm before they are clipped, if they are.
+  // Does to the gradients what was noted. They are unscaled already. Returns their norm before they are clipped, if
+  // they are.
   at::Tensor write_notes();
 
+  // The same for a step that is not ours, and would go down where ours goes up.
+  void write_for_own_step();
+
  private:
+  std::vector<at::Tensor> all_parameters() const;
+  static void multiply(const std::vector<at::Tensor>& parameters, double factor);
   bool is_checked(const GradientScale& scale) const;
   kernels::StepFactors factors(const GradientScale& scale);
 #if defined(ACCELERANT_WITH_CUDA)
@@ -206,26 +214,47 @@ void FusedStep::Impl::discard() {
 }
 
 bool FusedStep::Impl::has_notes() const {
-  return max_norm_ || constant_ != 1.0 || factor_.defined() || options_.maximize;
+  return max_norm_ || constant_ != 1.0 || factor_.defined();
 }
 
 at::Tensor FusedStep::Impl::write_notes() {
+  if (!has_notes()) return {};
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer_.param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  const double constant = options_.maximize ? -constant_ : constant_;
+  const std::vector<at::Tensor> parameters = all_parameters();
+  multiply(parameters, constant_);
   for (const at::Tensor& parameter : parameters) {
     const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    if (constant != 1.0) gradient.mul_(constant);
-    if (factor_.defined()) gradient.mul_(factor_.to(gradient.device()));
+    if (factor_.defined() && gradient.defined()) gradient.mul_(factor_.to(gradient.device()));
   }
   at::Tensor norm;
   if (max_norm_) norm = accelerant::clip_grad_norm_(parameters, *max_norm_);
   discard();
   return norm;
+}
+
+void FusedStep::Impl::write_for_own_step() {
+  write_notes();
+  if (options_.maximize) multiply(all_parameters(), -1.0);
+}
+
+// Each once, also those that are in it twice.
+std::vector<at::Tensor> FusedStep::Impl::all_parameters() const {
+  std::vector<at::Tensor> parameters;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+    }
+  }
+  return parameters;
+}
+
+void FusedStep::Impl::multiply(const std::vector<at::Tensor>& parameters, double factor) {
+  if (factor == 1.0) return;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) parameter.grad().mul_(factor);
+  }
 }
 
 std::optional<std::string> FusedStep::why_not(const torch::optim::Optimizer& optimizer) {
@@ -266,7 +295,7 @@ torch::optim::Optimizer& FusedStep::optimizer() const { return impl_->optimizer(
 StepResult FusedStep::step() {
   if (!is_possible()) {
     sync();
-    impl_->write_notes();
+    impl_->write_for_own_step();
     at::Tensor loss = optimizer().step();
     reload();
     return StepResult::decided(/*skipped=*/false, std::move(loss));
@@ -285,6 +314,7 @@ StepResult FusedStep::step(const std::function<at::Tensor()>& closure) {
   sync();
   discard();
   at::Tensor loss = optimizer().step(closure);
+  discard();
   reload();
   return StepResult::decided(/*skipped=*/false, std::move(loss));
 }
@@ -312,9 +342,9 @@ at::Tensor FusedStep::clip_grad_norm_(double max_norm, GradScaler& scaler) {
 void FusedStep::multiply_gradients(double factor) { impl_->note_factor(factor); }
 void FusedStep::multiply_gradients(const at::Tensor& factor) { impl_->note_factor(factor); }
 bool FusedStep::can_step() { return impl_->is_possible(); }
-void FusedStep::write_noted() {
-  if (impl_->has_notes()) impl_->write_notes();
-}
+void FusedStep::write_noted() { impl_->write_notes(); }
+bool FusedStep::has_noted() const { return impl_->has_notes(); }
+void FusedStep::note_gradients_changed() { impl_->forget_outcome(); }
 void FusedStep::discard() { impl_->discard(); }
 void FusedStep::sync() { impl_->plan().sync(); }
 void FusedStep::reload() { impl_->plan().reload(); }
@@ -325,9 +355,9 @@ bool FusedStep::is_possible() { return impl_->is_possible(); }
 
 StepResult FusedStep::step_otherwise(GradScaler& scaler) {
   sync();
-  if (impl_->has_notes()) {
+  if (impl_->changes_gradients_of_own_step()) {
     if (scaler.gradient_scale(optimizer()).inv_scale.defined()) scaler.unscale_(optimizer());
-    impl_->write_notes();
+    impl_->write_for_own_step();
   }
   StepResult result = scaler.step(optimizer());
   reload();

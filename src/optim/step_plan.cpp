@@ -201,6 +201,7 @@ void StepPlan::sync() {
     if (entry == states.end() || entry->second.get() != slot->state) continue;
     const FusedState state =
         fused_state_of(kind_, optimizer_, slot->parameter, slot->rule, slot->master.defined());
+    if (slot->index >= counts.numel()) continue;  // not stepped yet
     const int64_t steps = count[slot->index];
     if (state.step != nullptr) *state.step = steps;
     if (slot->fresh_momentum && steps == 0) {

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "amp/unscale.h"
 #include "optim/step_plan_slots.h"
 
 namespace accelerant::optim::detail {
@@ -72,6 +73,7 @@ std::string StepPlan::reason_against(const at::Tensor& parameter,
   if (parameter.device() != device_ || gradient.device() != device_) {
     return "tensors on several devices";
   }
+  if (!accelerant::detail::has_kernels(device_)) return c10::str("the device ", device_);
   if (!gradient.sizes().equals(parameter.sizes())) return "a gradient of another shape";
   if (!parameter.is_non_overlapping_and_dense() &&
       at::has_internal_overlap(parameter) == at::MemOverlap::Yes) {
@@ -308,17 +310,14 @@ StepPlan::Readiness StepPlan::rebuild() {
   tensors_.host.clear();
   gradients_.host.clear();
 
+  // All are looked at before anything is made for one.
   bool first = true;
-  std::vector<Place> places;
   std::unordered_set<const c10::TensorImpl*> here;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    auto& group = groups[g];
+  for (auto& group : groups) {
     group_sizes_.push_back(group.params().size());
     readers_.emplace_back(kind_, group.options());
     rules_.push_back(readers_.back().rule());
-    for (std::size_t i = 0; i < group.params().size(); ++i) {
-      const at::Tensor& parameter = group.params()[i];
-      seen_.push_back({.parameter = parameter.unsafeGetTensorImpl()});
+    for (const at::Tensor& parameter : group.params()) {
       const bool is_new = here.insert(parameter.unsafeGetTensorImpl()).second;
       const at::Tensor& gradient = parameter.unsafeGetTensorImpl()->grad();
       if (!gradient.defined()) continue;
@@ -326,6 +325,14 @@ StepPlan::Readiness StepPlan::rebuild() {
       first = false;
       reason_ = is_new ? reason_against(parameter, gradient) : "a parameter that is in it twice";
       if (!reason_.empty()) return Readiness::impossible;
+    }
+  }
+  std::vector<Place> places;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t i = 0; i < groups[g].params().size(); ++i) {
+      const at::Tensor& parameter = groups[g].params()[i];
+      seen_.push_back({.parameter = parameter.unsafeGetTensorImpl()});
+      if (!parameter.unsafeGetTensorImpl()->grad().defined()) continue;
       add(g, i);
       places.push_back({WeakTensor(parameter.getIntrusivePtr()), g, i});
     }

@@ -175,7 +175,8 @@ class Accelerator {
 
   // Clip gradients as the free functions do, after undoing the loss scale of the optimizers that own
   // the parameters. In the middle of a window nothing happens, and clip_grad_norm_ returns nothing;
-  // otherwise the norm before clipping, on the device.
+  // otherwise the norm before clipping, on the device. For a model whose optimizer steps in fused kernels the norm is
+  // clipped inside the step, and the gradients stay as they are: see AcceleratorOptions::fused.
   std::optional<at::Tensor> clip_grad_norm_(const ModelBase& model, double max_norm,
                                             const NormOptions& options = {});
   std::optional<at::Tensor> clip_grad_norm_(const std::vector<at::Tensor>& parameters,

@@ -87,7 +87,8 @@ struct ProjectOptions {
 
   // "auto": prepare() loads the newest checkpoint of the project, if there is one, and the training goes on where it
   // was, with no more code. "restart": the same, but only in a process that its launcher has started again (accelerant
-  // launch --max-restarts, torchrun), and only from what this very launch has saved. A path: that checkpoint, or, after
+  // launch --max-restarts, torchrun), and only from what this very launch has saved (torchrun gives launches no name of
+  // their own unless told by --rdzv-id: then from the newest). A path: that checkpoint, or, after
   // such a restart, what this launch has saved since. "no": nothing is loaded. Default: "restart" with `dir`, else "no".
   std::optional<std::string> resume = std::nullopt;
 

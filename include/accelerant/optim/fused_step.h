@@ -17,8 +17,9 @@
 // The optimizer is borrowed and stays in charge: its options (a learning rate that a schedule sets), its param
 // groups and its state are what counts. The moments are the tensors in its state(); only the step counts are kept
 // on the device and are behind in state() until sync(). Saving by optimizer_state_dict() and loading by
-// load_optimizer_state_dict() do that by themselves; around torch::save call sync() before, and after changes to
-// state() by hand reload(). Added groups, replaced parameters and torch::load are noticed.
+// load_optimizer_state_dict() do that by themselves; call sync() before torch::save. To change state() by hand, or to
+// step the optimizer by itself, call sync() before and reload() after. Added groups, replaced parameters and torch::load
+// are noticed.
 //
 // Gradients that the kernels cannot read (sparse ones, other devices) make a step fall back to the optimizer's
 // own; the log says so once. Values are those of Python's fused optimizers to the last digits; see docs/parity.md.
@@ -99,6 +100,13 @@ class FusedStep final : public ScaledStep {
 
   // Does to the gradients themselves what was noted for the next step. The loss scale is off them already.
   void write_noted();
+
+  // Whether clipping or a factor was noted.
+  bool has_noted() const;
+
+  // The norm of the gradients is to be found anew. Needed only where gradients were dropped and made again since
+  // clip_grad_norm_() without a step in between: memory and version may then be the same.
+  void note_gradients_changed();
 
   // Forgets what was noted for a step that will not come.
   void discard();

@@ -44,7 +44,7 @@ def test_files_that_cannot_grow(tmp_path, processes, failing, settings):
     settings = {**SETTINGS, "save_every": 2, **settings, "project": tmp_path / "project"}
     log = tmp_path / "log"
     expected = undisturbed(tmp_path, settings, processes)
-    # Three saves: the third has waited for the first, also where they are written in the background.
+    # Three saves: the third has waited for the first, also where they are written in the background. Two are to come.
     start(log, settings, processes, "training.batch:kill@7/rank=0" if processes > 1 else "training.batch:kill@7")
     before = numbers_of(settings["project"])
     assert before and before[0] == 0
@@ -56,7 +56,7 @@ def test_files_that_cannot_grow(tmp_path, processes, failing, settings):
     assert numbers_of(settings["project"]) == before
     expect_intact(settings["project"])
     counts = [len(failures_of(hindered.stderr, rank)) for rank in range(processes)]
-    assert counts == [counts[0]] * processes and counts[0] >= 3, hindered.stderr
+    assert counts == [counts[0]] * processes and counts[0] >= 2, hindered.stderr
     assert "File too large" in hindered.stderr
     # With room again it goes on from the earlier one.
     again = start(log, settings, processes)
