@@ -6,6 +6,7 @@
 #include "accelerator/helpers.h"
 #include "support/expect_error.h"
 #include "support/on_device.h"
+#include "support/temp_folder.h"
 
 namespace {
 
@@ -172,6 +173,56 @@ TEST_P(FusedSteps, ParametersOfNoOptimizerCount) {
   const auto norm = accelerator.clip_grad_norm_(model, 0.1);
   EXPECT_NEAR(norm->item<double>() / expected, 1.0, 1e-5);
   EXPECT_NEAR(accelerant::get_total_norm(gradients).item<double>(), 0.1, 1e-5);
+}
+
+// The optimizer's own step comes right behind it.
+TEST_P(FusedSteps, ClippingInAClosureChangesTheGradients) {
+  Accelerator accelerator(options_on(device()));
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  optimizer.step([&, &m = model, &o = optimizer] {
+    o.zero_grad();
+    const at::Tensor loss = m(full({1}, 3)).sum();
+    accelerator.backward(loss);
+    accelerator.clip_grad_norm_(m, 0.5);
+    return loss;
+  });
+  EXPECT_NEAR(net->w.item<float>(), 1 - 0.5, 1e-5);
+  optimizer.zero_grad();
+  accelerator.backward(model(full({1}, 3)).sum());
+  optimizer.step();
+  EXPECT_NEAR(net->w.item<float>(), 1 - 0.5 - 3, 1e-5);
+}
+
+TEST_P(FusedSteps, ALimitGoesWithTheGradientsItWasFor) {
+  Accelerator accelerator(options_on(device()));
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto norm_of = [&, &m = model](double x, double limit) {
+    net->zero_grad();
+    accelerator.backward(m(full({1}, x)).sum());
+    return accelerator.clip_grad_norm_(m, limit)->item<double>();
+  };
+  EXPECT_NEAR(norm_of(3, 0.1), 3, 1e-5);
+  EXPECT_NEAR(norm_of(7, 5.0), 7, 1e-5);  // in memory that may be the same
+  optimizer.step();
+  EXPECT_NEAR(net->w.item<float>(), 1 - 5, 1e-4);
+}
+
+TEST_P(FusedSteps, NoCheckpointBetweenClippingAndStep) {
+  const TempFolder folder;
+  Accelerator accelerator(options_on(device()));
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  accelerator.backward(model(full({1}, 3)).sum());
+  accelerator.clip_grad_norm_(model, 0.5);
+  EXPECT_TRUE(contains(whole_error_of([&] { accelerator.save_state(folder.path("a")); }),
+                       "between backward() and step()"));
+  optimizer.step();
+  accelerator.save_state(folder.path("a"));
 }
 
 TEST_P(FusedSteps, StateIsTheOriginals) {
