@@ -6,6 +6,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <vector>
 
@@ -22,13 +23,17 @@ constexpr const char* kAffinityVariable = "ACCELERATE_CPU_AFFINITY";
 constexpr const char* kAuto = "auto";
 
 void set_gpu_allocator(const std::string& settings) {
+  const auto refuse = [&](const char* reason) {
+    throw Error(ErrorDetails{.problem = "performance.gpu_allocator cannot be used",
+                             .expected = "settings as in PYTORCH_ALLOC_CONF",
+                             .got = c10::str("\"", settings, "\": ", reason)});
+  };
   try {
     c10::CachingAllocator::setAllocatorSettings(settings);
   } catch (const c10::Error& error) {
-    throw Error(
-        ErrorDetails{.problem = "performance.gpu_allocator cannot be used",
-                     .expected = "settings as in PYTORCH_ALLOC_CONF",
-                     .got = c10::str("\"", settings, "\": ", error.what_without_backtrace())});
+    refuse(error.what_without_backtrace());
+  } catch (const std::exception& error) {  // of the conversion of a number
+    refuse(error.what());
   }
 }
 
