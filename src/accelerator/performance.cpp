@@ -6,6 +6,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <vector>
 
@@ -22,16 +23,17 @@ constexpr const char* kAffinityVariable = "ACCELERATE_CPU_AFFINITY";
 constexpr const char* kAuto = "auto";
 
 void set_gpu_allocator(const std::string& settings) {
+  const auto refuse = [&](const char* reason) {
+    throw Error(ErrorDetails{.problem = "performance.gpu_allocator cannot be used",
+                             .expected = "settings as in PYTORCH_ALLOC_CONF",
+                             .got = c10::str("\"", settings, "\": ", reason)});
+  };
   try {
     c10::CachingAllocator::setAllocatorSettings(settings);
-  } catch (const std::exception& error) {
-    // Some are refused by torch, some by the standard library's conversions.
-    const auto* refused = dynamic_cast<const c10::Error*>(&error);
-    throw Error(ErrorDetails{
-        .problem = "performance.gpu_allocator cannot be used",
-        .expected = "settings as in PYTORCH_ALLOC_CONF",
-        .got = c10::str("\"", settings, "\": ",
-                        refused != nullptr ? refused->what_without_backtrace() : error.what())});
+  } catch (const c10::Error& error) {
+    refuse(error.what_without_backtrace());
+  } catch (const std::exception& error) {  // of the conversion of a number
+    refuse(error.what());
   }
 }
 
