@@ -78,6 +78,8 @@ def random_document(kind, rng):
         }
         for _ in range(rng.randint(1, 3))
     ]
+    if groups[0]["params"][0]["shape"] == [0]:  # so that there is always something to step with
+        groups[0]["params"][0] = {"shape": [3], "values": tensor_to_json(values([3]))}
     shapes = [parameter["shape"] for group in groups for parameter in group["params"]]
     scaler = {"init_scale": 2.0 ** rng.randint(0, 12), "growth_interval": rng.randint(3, 60)}
     with_scaler = rng.random() < 0.7
@@ -179,9 +181,16 @@ def check(replay, document):
 
     errors = []
     for form in forms:
-        theirs, their_outcome, their_steps, _ = run_python(document, gradients_of, dtype, **form)
+        try:
+            theirs, their_outcome, _, _ = run_python(document, gradients_of, dtype, **form)
+        except TypeError as error:
+            # PyTorch's fused SGD cannot take a parameter whose first gradient comes later than those of others.
+            assert "got NoneType" in str(error)
+            continue
         assert [step["skipped"] for step in their_outcome] == [step["skipped"] for step in outcome]
         errors.append((theirs - exact).square().mean().sqrt().item())
+    if not errors:
+        return 1.0
 
     sent = dict(document)
     sent["steps"] = [
