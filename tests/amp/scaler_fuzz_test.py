@@ -304,7 +304,7 @@ def test_scaler_agrees_with_the_original():
     print(f"{operations} operations, {skipped} skipped steps, {errors} errors; on purpose: {met}")
     # A fuzzer that meets nothing interesting proves nothing.
     assert skipped > DOCUMENTS / 50 and errors > DOCUMENTS / 10
-    assert sum(met.values()) < DOCUMENTS / 3
+    assert sum(met.values()) < DOCUMENTS / 2
 
 
 def test_states_travel_both_ways():
