@@ -49,6 +49,18 @@ def load_contenders(settings):
             "floor": Contender(lambda: seconds(ours, "copy_"))}
 
 
+def write_contenders(settings):
+    """Accelerant's file is on the disk, and whole or not there; Python's is synced."""
+    ours, python, prepare_ours, prepare_python = models(settings)
+    deadline = settings.deadline
+    return {
+        "ours": Contender(lambda: ours.ask("save", f"{folder(settings)}/model", deadline=deadline)["seconds"], prepare_ours),
+        "accelerate": Contender(
+            lambda: python.ask("save_and_sync", f"{folder(settings)}/written.safetensors", deadline=deadline)["seconds"],
+            prepare_python),
+    }
+
+
 def open_contenders(settings):
     ours, python, _, _ = models(settings)
     path = f"{folder(settings)}/many.safetensors"
@@ -77,11 +89,10 @@ def save_contenders(settings, ways, size, part):
     return {side: Contender(functools.partial(save, side), functools.partial(prepare, side)) for side in ways}
 
 
-def train_contenders(settings, size, steps, every):
+def train_contenders(settings, ways, size, steps, every):
     """Steps with a save in front of every so many."""
     workers = {"ours": settings.worker("training saved, ours", [settings.program("bench-checkpoint")]),
                "accelerate": settings.worker("training saved, accelerate", settings.script("checkpoint_loop.py"))}
-    ways = {"ours": "async", "accelerate": "accelerate"}
 
     def measure(side):
         answer = workers[side].ask("train", ways[side], size, f"{folder(settings)}/{side}", steps, every,
@@ -94,6 +105,8 @@ def train_contenders(settings, size, steps, every):
 def cases(settings):
     loaded = "1.06 GB" if settings.full else "0.2 GB"
     yield Case("checkpoint/load", f"loading a model of {loaded}", "ms", functools.partial(load_contenders, settings))
+    yield Case("checkpoint/write", f"writing a model of {loaded} to the disk", "ms",
+               functools.partial(write_contenders, settings))
     for size in ["100MB", "1GB"] if settings.full else ["100MB"]:
         ways = {"ours": "sync", "accelerate": "accelerate-synced"}
         yield Case(f"checkpoint/save/{size}", f"save_state of {size}, until it is on the disk", "ms",
@@ -104,5 +117,8 @@ def cases(settings):
     if settings.full:
         yield Case("checkpoint/open", "opening a file of 1,000,000 tensors", "ms",
                    functools.partial(open_contenders, settings))
-        yield Case("checkpoint/train", "a step of 100MB with a save every 20", "ms",
-                   functools.partial(train_contenders, settings, "100MB", 40, 20))
+        size, steps, every = ("1GB", 400, 200) if settings.device == "cuda" else ("100MB", 40, 20)
+        for key, title, ways in [("none", "no saves", {"ours": "none", "accelerate": "none"}),
+                                 ("async", f"a save in the background every {every}", {"ours": "async", "accelerate": "dcp-async"})]:
+            yield Case(f"checkpoint/train/{key}", f"a step of {size}, {title}", "ms",
+                       functools.partial(train_contenders, settings, ways, size, steps, every))
