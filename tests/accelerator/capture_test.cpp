@@ -5,6 +5,7 @@
 #include "accelerator/capture/host_state.h"
 #include "accelerator/captured_training.h"
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 
 namespace {
 
@@ -57,26 +58,12 @@ class Capture : public testing::Test {
       [] { return std::make_unique<RunAnewBackend>(); }};
 };
 
-// Gathers what is logged for its own lifetime.
-class Log {
- public:
-  Log() : before_(accelerant::set_log_handler([this](auto, auto text) { text_ += text; })) {}
-  ~Log() { accelerant::set_log_handler(before_); }
-  Log(const Log&) = delete;
-  Log& operator=(const Log&) = delete;
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-  accelerant::LogHandler before_;
-};
-
 CaptureSetup with_steps(int64_t steps, Precision precision = Precision::no) {
   return {.options = on_cpu(precision, steps)};
 }
 
 TEST(CaptureOnCpu, RunsEagerlyAndSaysWhy) {
-  const Log log;
+  const GatheredLog log;
   const Seen seen = expect_same_training(with_steps(3), 3);
   EXPECT_EQ(seen.replays, 0);
   EXPECT_TRUE(contains(log.text(), "CUDA graphs need a CUDA device"));
@@ -241,7 +228,7 @@ TEST_F(Capture, FailingOneRunsEagerlyAsIfNothingHadHappened) {
       return training.inner(x, y);
     });
     Seen got;
-    const Log log;
+    const GatheredLog log;
     for (int i = 0; i < 3; ++i) training.epoch(step, got);
     EXPECT_EQ(step.why_not(), "not in a graph");
     EXPECT_TRUE(contains(log.text(), "not in a graph"));

@@ -7,6 +7,7 @@
 
 #include "accelerator/saved_training.h"
 #include "core/files.h"
+#include "support/gathered_log.h"
 
 namespace {
 
@@ -22,20 +23,6 @@ void flip_byte(const std::string& path) {
   file.seekp(-1, std::ios::end);
   file.put(static_cast<char>(byte ^ 1));
 }
-
-// Gathers what is logged for its own lifetime.
-class Log {
- public:
-  Log() : before_(accelerant::set_log_handler([this](auto, auto text) { text_ += text; })) {}
-  ~Log() { accelerant::set_log_handler(before_); }
-  Log(const Log&) = delete;
-  Log& operator=(const Log&) = delete;
-  const std::string& text() const { return text_; }
-
- private:
-  std::string text_;
-  accelerant::LogHandler before_;
-};
 
 TEST(SaveState, GivesEverythingBack) {
   const TempFolder folder;
@@ -100,7 +87,7 @@ TEST(SaveState, ADamagedOneIsPassedOver) {
   training.step();
   const std::string newest = training.accelerator.save_state();
   flip_byte(newest + "/model.safetensors");
-  const Log log;
+  const GatheredLog log;
   EXPECT_EQ(training.accelerator.load_state().path, folder.path("checkpoints/checkpoint_0"));
   EXPECT_TRUE(training.net->weight.equal(weight));
   EXPECT_NE(log.text().find(newest), std::string::npos) << log.text();
@@ -181,7 +168,7 @@ TEST(SaveState, ErrorsOfAsynchronousOnesComeLater) {
   training.accelerator.save_state(impossible, {.async = true});
   expect_error([&] { training.accelerator.wait_for_saves(); }, {impossible});
 
-  const Log log;
+  const GatheredLog log;
   {
     Training ending(on_cpu());
     ending.accelerator.save_state(impossible, {.async = true});
