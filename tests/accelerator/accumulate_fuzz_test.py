@@ -54,9 +54,7 @@ def original(document: dict) -> dict:
 
 
 def test_synchronisation_matches_accelerate():
-    seed = seed_from_environment()
-    print(f"ACCELERANT_SEED={seed}")
-    rng = random.Random(seed)
+    rng = random.Random(seed_from_environment())
     replay = Replay("accumulate")
     synchronised = 0
     for _ in range(DOCUMENTS):

@@ -115,5 +115,6 @@ def test_mixed_precision_like_torch(replay, rng, tmp_path, precision, clipping, 
     if precision == "fp16":
         assert any(got["skipped"]) and not all(got["skipped"])
         assert got["scale"] == expected["scale"]
-    # Rounding in the last bit of 16 moves a loss by about 1e-3 where runs differ at all.
-    assert_same_run(got, expected, max(2 * distance(expected, other), 2e-3))
+    # Rounding in the last bit of float16 moves a loss by about 1e-3 where runs differ at all; bfloat16 has 3 bits less.
+    least = {"fp16": 2e-3, "bf16": 1.6e-2}[precision]
+    assert_same_run(got, expected, max(2 * distance(expected, other), least))

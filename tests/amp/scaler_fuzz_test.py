@@ -282,7 +282,6 @@ def compare(document, ours):
 
 def test_scaler_agrees_with_the_original():
     seed = seed_from_environment()
-    print(f"ACCELERANT_SEED={seed} documents={DOCUMENTS}")
     rng = random.Random(seed)
     replay = Replay("scaler")
     met = {}

@@ -17,6 +17,7 @@
 #include "checkpoint/sample_checkpoint.h"
 #include "checkpoint/system_calls.h"
 #include "support/expect_error.h"
+#include "support/random_seed.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -123,7 +124,7 @@ TEST(Disk, ReadOnlyFolder) {
 
 TEST(Disk, ShortWritesAndInterruptions) {
   const TempFolder folder;
-  const unsigned seed = std::random_device()();
+  const unsigned seed = random_seed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   const system_calls::Scope calls(folder.path());

@@ -22,6 +22,7 @@
 #include "checkpoint/sample_checkpoint.h"
 #include "checkpoint/system_calls.h"
 #include "core/fd.h"
+#include "support/random_seed.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -218,9 +219,7 @@ TEST_P(KillSweep, LeavesTheRightCheckpoint) {
   const char* extent = std::getenv("ACCELERANT_KILL_SWEEP");
   const bool all = extent != nullptr && std::string(extent) == "all";
   system_calls::waits_for_disk() = false;
-  const unsigned seed = std::random_device()();
-  if (!all) std::cout << "seed " << seed << "\n";
-  std::mt19937 random(seed);
+  std::mt19937 random(random_seed());
   int kills = 0;
   for (const auto& [place, outcome] : places()) {
     const int count =

@@ -10,6 +10,7 @@
 
 #include "checkpoint/checksum.h"
 #include "support/expect_error.h"
+#include "support/random_seed.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -156,7 +157,7 @@ TEST(Manifest, ALargeFileIsNotRead) {
 }
 
 TEST(Manifest, RandomTextsNeverDoMoreThanThrow) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = random_seed();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   const std::string good = to_text(sample_manifest());

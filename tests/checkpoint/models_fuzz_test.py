@@ -109,7 +109,6 @@ def models():
 
 def test_round_trips(models, tmp_path):
     seed = replay.seed_from_environment()
-    print(f"ACCELERANT_SEED={seed}")
     generator = random.Random(seed)
     torch.manual_seed(seed)
     for number in range(ROUNDS):
@@ -131,7 +130,6 @@ def test_round_trips(models, tmp_path):
 def test_files_are_those_of_accelerate(models, tmp_path):
     """The same split, names, index and bytes."""
     seed = replay.seed_from_environment()
-    print(f"ACCELERANT_SEED={seed}")
     generator = random.Random(seed)
     torch.manual_seed(seed)
     for number in range(20):

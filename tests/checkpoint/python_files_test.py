@@ -71,7 +71,6 @@ def ask(replay, load, save, safe, single=None):
 
 def test_tensors(replay, tmp_path):
     seed = seed_from_environment()
-    print(f"ACCELERANT_SEED={seed}")
     rng = random.Random(seed)
     torch.manual_seed(seed)
     for number in range(ROUNDS):

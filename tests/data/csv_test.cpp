@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "support/random_seed.h"
 #include "support/temp_folder.h"
 
 namespace csv_test {
@@ -215,7 +216,7 @@ TEST_F(Csv, LongFilesAndLongLinesAreReadWhole) {
 
 // Random damage gives an Error or a table, never a crash.
 TEST_F(Csv, RandomDamageIsSurvived) {
-  const uint32_t seed = std::random_device{}();
+  const uint32_t seed = random_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const std::string good = "one,\"t\"\"wo\"\n1,\"2\"\n 3.5 ,-4e-1\r\n\n\"5\",6\n";

@@ -10,6 +10,7 @@
 #include "support/fake_channel.h"
 #include "support/index_dataset.h"
 #include "support/number_stream.h"
+#include "support/random_seed.h"
 
 namespace {
 
@@ -98,7 +99,7 @@ void expect_like_sharded(const D& dataset, const LoaderOptions& options, const P
 }
 
 TEST(Dispatch, Traps27To29And35To39AreAsInShardedLoops) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = random_seed();
   std::mt19937_64 engine(seed);
   const auto choose = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "support/random_seed.h"
 #include "support/temp_folder.h"
 
 namespace idx_test {
@@ -164,7 +165,7 @@ TEST_F(Idx, APipeIsRead) {
 
 // Random damage gives an Error or a tensor, never a crash or an endless wait.
 TEST_F(Idx, RandomDamageIsSurvived) {
-  const uint32_t seed = std::random_device{}();
+  const uint32_t seed = random_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const std::string plain = header(11, {3, 5}) + std::string(30, 'x');

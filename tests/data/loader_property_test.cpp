@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "support/index_dataset.h"
+#include "support/random_seed.h"
 
 namespace {
 
@@ -139,10 +140,7 @@ void check_resume(const Configuration& configuration, const IndexBatches& whole,
 }
 
 TEST(LoaderProperties, HoldForRandomConfigurations) {
-  const char* given = std::getenv("ACCELERANT_SEED");
-  const uint64_t seed = given != nullptr ? std::stoull(given) : std::random_device{}();
-  std::cout << "ACCELERANT_SEED=" << seed << '\n';
-  Choice choose(seed);
+  Choice choose(random_seed());
   for (int number = 0; number < kConfigurations; ++number) {
     const int64_t processes = choose(0.4) ? 1 : choose(2, 8);
     const Configuration configuration = random_configuration(choose, processes);

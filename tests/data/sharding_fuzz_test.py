@@ -160,9 +160,7 @@ def check_epoch(document, ranks):
 
 
 def test_sharding():
-    seed = seed_from_environment()
-    print(f"ACCELERANT_SEED={seed}")
-    rng, replay, refused = random.Random(seed), Replay("sharding"), 0
+    rng, replay, refused = random.Random(seed_from_environment()), Replay("sharding"), 0
     for number in range(DOCUMENTS):
         document = random_document(rng)
         result = replay(document)

@@ -8,6 +8,7 @@
 #include "support/expect_error.h"
 #include "support/index_dataset.h"
 #include "support/number_stream.h"
+#include "support/random_seed.h"
 
 namespace {
 
@@ -124,7 +125,7 @@ void expect_like_indexed(const Setting& setting, bool knows_its_size) {
 }
 
 TEST(StreamRanks, GiveWhatIndexedDataSetsGive) {
-  const uint64_t seed = std::random_device()();
+  const uint64_t seed = random_seed();
   std::mt19937_64 engine(seed);
   for (int i = 0; i < 1000; ++i) {
     const Setting setting = random_setting(engine);

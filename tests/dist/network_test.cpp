@@ -9,6 +9,7 @@
 
 #include "dist/node_list.h"
 #include "support/expect_error.h"
+#include "support/random_seed.h"
 
 namespace {
 
@@ -105,7 +106,7 @@ class ListWriter {
 };
 
 TEST(NodeListTest, RandomLists) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = random_seed();
   for (unsigned i = 0; i < 2000; ++i) {
     ListWriter writer(seed + i);
     writer.write();

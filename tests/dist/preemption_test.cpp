@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "support/random_seed.h"
 #include "support/ranks.h"
 #include "support/temp_folder.h"
 #include "support/world.h"
@@ -81,7 +82,7 @@ RANK_TEST(Preemption, ASignalToOneRankStopsAll, 3) {
 // In one process after the other: also the second training of a program can be stopped.
 RANK_TEST(Preemption, SignalsAtRandomUpdatesStopAllAtTheSame, 4) {
   const auto world = join_world(quick_options());
-  nlohmann::json seed = std::random_device{}();
+  nlohmann::json seed = random_seed();
   broadcast_object(*world, seed);
   SCOPED_TRACE("seed " + seed.dump());
   std::mt19937 random(seed.get<uint32_t>());

@@ -10,6 +10,8 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
+#include "support/random_seed.h"
+
 namespace {
 
 using accelerant::dist::Boundary;
@@ -116,7 +118,7 @@ TEST(PreemptionWatcherTest, NamesThoseWhoHaveNotAnswered) {
 
 // Free-running trainings of different speed, which are asked at random updates, one of them or several.
 TEST(PreemptionWatcherTest, AllStopAtTheSameUpdate) {
-  const uint32_t seed = std::random_device{}();
+  const uint32_t seed = random_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const auto below = [&](size_t limit) { return random() % limit; };

@@ -50,7 +50,6 @@ def assert_same_runs(ours, python, document: dict, tolerance: float):
 
 # All of them take minutes; a run takes some.
 SEED = seed_from_environment()
-print(f"ACCELERANT_SEED={SEED}")
 COMBINATIONS = list(itertools.product(OPTIMIZERS, CLIPPING, [1, 3], *[[False, True]] * 3))
 random.Random(SEED).shuffle(COMBINATIONS)
 
@@ -88,15 +87,20 @@ def test_batch_norm_like_accelerate(ours, python, rng, tmp_path, optimizer):
     assert got[0]["buffers"] != got[1]["buffers"]
 
 
+@pytest.mark.parametrize("fused", [False, True], ids=["own_step", "fused"])
 @pytest.mark.parametrize("hook, accumulation, original",
                          [("fp16", 1, "accelerate"), ("fp16", 3, "accelerate"), ("bf16", 1, "torch")])
-def test_comm_hooks_like_the_original(ours, python, rng, tmp_path, hook, accumulation, original):
+def test_comm_hooks_like_the_original(ours, python, rng, tmp_path, hook, accumulation, original, fused):
     """Gradients that travel in 16 bits."""
     document = make_document(
-        rng, tmp_path, ROUNDS * RANKS * BATCH_SIZE, EPOCHS, comm_hook=hook, accumulation=accumulation,
+        rng, tmp_path, ROUNDS * RANKS * BATCH_SIZE, EPOCHS, comm_hook=hook, accumulation=accumulation, fused=fused,
         original=original, schedule=False, warmup_steps=0, optimizer={"kind": "sgd", "lr": 0.02, "momentum": 0.9},
     )
-    got = assert_same_runs(ours, python, document, 1e-5)
+    # The optimizer's own step gives the bits of Python's. The fused one does not; where its last bit takes a gradient
+    # across the middle between two neighbours of 16 bits, that gradient (below 1 here) moves by their distance, and
+    # weights by lr / (1 - momentum) = 0.2 of it, several times in a run.
+    tolerance = 1e-6 if not fused else {"fp16": 1e-3, "bf16": 8e-3}[hook]
+    got = assert_same_runs(ours, python, document, tolerance)
     exact = ours(document | {"comm_hook": "no"})
     assert got[0]["weights"] != exact[0]["weights"]
 
@@ -120,8 +124,7 @@ def test_uneven_inputs_like_torch(
         schedule=False, warmup_steps=0,
         join={"batches": batches, "divide_by_initial_world_size": divide_by_initial_world_size},
     )
-    # SGD gives the same bits; libtorch's AdamW rounds in another order than Python's.
-    got = assert_same_runs(ours, python, document, 1e-6 if optimizer["kind"] == "sgd" else 5e-6)
+    got = assert_same_runs(ours, python, document, 5e-6)
     assert len(got[0]["losses"]) != len(got[1]["losses"])
     # At the end of a join all have the model of a rank that ended last, buffers too.
     assert got[0]["buffers"] == got[1]["buffers"]

@@ -8,6 +8,7 @@
 
 #include "core/ranks_text.h"
 #include "support/expect_error.h"
+#include "support/random_seed.h"
 
 namespace {
 
@@ -322,7 +323,7 @@ TEST(WatchTest, UncertainNumbersAreNotCompared) {
 // Processes that make the same random calls, each at random times and at most as far ahead as collectives
 // that do not wait allow, and whose heartbeats are as old as they like: never a mismatch.
 TEST(WatchTest, SlowProcessesAreNeverAMismatch) {
-  const unsigned seed = std::random_device()();
+  const unsigned seed = random_seed();
   std::mt19937 random(seed);
   const auto pick = [&](int low, int high) {
     return std::uniform_int_distribution(low, high)(random);

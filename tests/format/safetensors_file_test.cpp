@@ -13,6 +13,7 @@
 
 #include "format/file_bytes.h"
 #include "support/expect_error.h"
+#include "support/random_seed.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -179,7 +180,7 @@ TEST(SafetensorsFileTest, SlicesOfSubByteTypes) {
 // runs longer than it and for runs far apart.
 TEST(SafetensorsFileTest, RandomSlices) {
   const TempFolder folder;
-  const unsigned seed = std::random_device{}();
+  const unsigned seed = random_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const auto pick = [&](std::int64_t low, std::int64_t high) {

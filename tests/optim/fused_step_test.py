@@ -1,24 +1,26 @@
 """FusedStep against Python's optimizers, over 200 steps with overflows, clipping and changing rates.
 
 The yardstick is the same training in float64. Ours must be no farther from it than a small factor of the farther one
-of Python's own two forms: fused and foreach (foreach and the plain loop where there is no fused one).
+of Python's own two forms: fused and foreach (foreach and the plain loop where there is no fused one). Lion is compared
+with the paper's rule element by element: it steps by signs, and one that falls otherwise would hide all rounding.
 """
 
-import random
+import os
 
 import torch
-from replay import Replay, from_json, seed_from_environment, tensor_to_json
+from replay import from_json, tensor_to_json
 
 STEPS = 200
-DOCUMENTS = 4  # of each kind
-KINDS = ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Lion"]
+DOCUMENTS = int(os.environ.get("ACCELERANT_FUZZ_DOCUMENTS", "4"))  # of each kind
+TOPIC = "fused"
 
 
 class Lion(torch.optim.Optimizer):
-    """Written out from the paper."""
+    """Written out from the paper. Parameters and their state have only values that `storage` has."""
 
-    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False, **_):
+    def __init__(self, params, storage, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize})
+        self.storage = storage
 
     @torch.no_grad()
     def step(self):
@@ -32,8 +34,8 @@ class Lion(torch.optim.Optimizer):
                 if not state:
                     state["exp_avg"] = torch.zeros_like(p)
                 update = torch.sign(beta1 * state["exp_avg"] + (1 - beta1) * gradient)
-                p.copy_(p - group["lr"] * group["weight_decay"] * p - group["lr"] * update)
-                state["exp_avg"].copy_(beta2 * state["exp_avg"] + (1 - beta2) * gradient)
+                p.copy_((p - group["lr"] * group["weight_decay"] * p - group["lr"] * update).to(self.storage))
+                state["exp_avg"].copy_((beta2 * state["exp_avg"] + (1 - beta2) * gradient).to(self.storage))
 
 
 def random_options(kind, rng):
@@ -117,7 +119,7 @@ def run_python(document, gradients_of, dtype, **form):
         groups.append({"params": parameters, **group["options"]})
     parameters = [p for group in groups for p in group["params"]]
     if document["kind"] == "Lion":
-        optimizer = Lion(groups, maximize=document["maximize"])
+        optimizer = Lion(groups, getattr(torch, document["dtype"]), maximize=document["maximize"])
     else:
         optimizer = getattr(torch.optim, document["kind"])(groups, maximize=document["maximize"], **form)
     settings = document["scaler"] or {}
@@ -170,28 +172,9 @@ def with_gradients(document):
     return gradients_of, scales
 
 
-def check(replay, document):
+def run_ours(replay, document, gradients_of, scales):
+    """Trains by FusedStep; the scales are those Python had."""
     dtype = getattr(torch, document["dtype"])
-    gradients_of, scales = with_gradients(document)
-    exact, outcome, steps, scale = run_python(document, gradients_of, torch.float64, foreach=False)
-    has_fused = document["kind"] in ("SGD", "Adam", "AdamW", "Adagrad")
-    forms = [{"foreach": True}, {"fused": True} if has_fused else {"foreach": False}]
-    if document["kind"] == "Lion":
-        forms = [{}]
-
-    errors = []
-    for form in forms:
-        try:
-            theirs, their_outcome, _, _ = run_python(document, gradients_of, dtype, **form)
-        except TypeError as error:
-            # PyTorch's fused SGD cannot take a parameter whose first gradient comes later than those of others.
-            assert "got NoneType" in str(error)
-            continue
-        assert [step["skipped"] for step in their_outcome] == [step["skipped"] for step in outcome]
-        errors.append((theirs - exact).square().mean().sqrt().item())
-    if not errors:
-        return 1.0
-
     sent = dict(document)
     sent["steps"] = [
         {
@@ -200,23 +183,48 @@ def check(replay, document):
         }
         for number, step in enumerate(document["steps"])
     ]
-    ours = replay(sent)
-    assert "error" not in ours, ours
-    assert [step["skipped"] for step in ours["steps"]] == [step["skipped"] for step in outcome]
-    assert from_json(ours["scale"]) == scale
-    for our_step, their_step in zip(ours["steps"], outcome):
+    result = replay(sent)
+    assert "error" not in result, result
+    elements = [torch.tensor([from_json(v) for v in values], dtype=torch.float64) for values in result["params"]]
+    for g, group in enumerate(document["groups"]):
+        for i in range(len(group["params"])):
+            for key, values in sorted((result.get("tensors") or {}).items()):
+                if key.endswith(f".group.{g}.{i}"):
+                    elements.append(torch.tensor([from_json(v) for v in values], dtype=torch.float64))
+    return torch.cat(elements), result
+
+
+def check_decisions(result, outcome, steps, scale):
+    """What is no rounding: skipped steps, norms, counts of steps, the scale."""
+    assert [step["skipped"] for step in result["steps"]] == [step["skipped"] for step in outcome]
+    assert from_json(result["scale"]) == scale
+    for our_step, their_step in zip(result["steps"], outcome):
         if "norm" in their_step and not their_step["skipped"]:
             assert abs(from_json(our_step["norm"]) / max(their_step["norm"], 1e-30) - 1) < 1e-2
     for name, count in steps.items():
-        assert ours["state"][name]["step"] == count, name
-    elements = [torch.tensor([from_json(v) for v in values], dtype=torch.float64) for values in ours["params"]]
-    for g, group in enumerate(document["groups"]):
-        for i in range(len(group["params"])):
-            place = f"group.{g}.{i}"
-            for key in sorted(key for key in ours.get("tensors") or {} if key.endswith("." + place)):
-                values = ours["tensors"][key]
-                elements.append(torch.tensor([from_json(v) for v in values], dtype=torch.float64))
-    error = (torch.cat(elements) - exact).square().mean().sqrt().item()
+        assert result["state"][name]["step"] == count, name
+
+
+def check(replay, document):
+    """Returns our error in errors of the worse original."""
+    dtype = getattr(torch, document["dtype"])
+    gradients_of, scales = with_gradients(document)
+    exact, outcome, steps, scale = run_python(document, gradients_of, torch.float64, foreach=False)
+    has_fused = document["kind"] in ("SGD", "Adam", "AdamW", "Adagrad")
+    errors = []
+    for form in [{"foreach": True}, {"fused": True} if has_fused else {"foreach": False}]:
+        try:
+            theirs, their_outcome, _, _ = run_python(document, gradients_of, dtype, **form)
+        except TypeError as error:
+            # PyTorch's fused SGD cannot take a parameter whose first gradient comes later than those of others.
+            assert "got NoneType" in str(error)
+            continue
+        assert [step["skipped"] for step in their_outcome] == [step["skipped"] for step in outcome]
+        errors.append((theirs - exact).square().mean().sqrt().item())
+
+    ours, result = run_ours(replay, document, gradients_of, scales)
+    check_decisions(result, outcome, steps, scale)
+    error = (ours - exact).square().mean().sqrt().item()
     # A few units in the last place, for runs in which theirs are exact by chance. In float64 the yardstick is the
     # plain loop itself, and says nothing about how far others may be.
     size = exact.square().mean().sqrt().item() + 1e-3
@@ -225,12 +233,28 @@ def check(replay, document):
     return error / max(max(errors), 1e-300)
 
 
-def test_as_close_as_the_originals_are_to_each_other():
-    seed = seed_from_environment()
-    print("seed", seed)
-    rng = random.Random(seed)
-    replay = Replay("fused")
-    for kind in KINDS:
+def check_lion(replay, document):
+    dtype = getattr(torch, document["dtype"])
+    gradients_of, scales = with_gradients(document)
+    # Ours computes 16-bit parameters in float32.
+    arithmetic = torch.promote_types(dtype, torch.float32)
+    theirs, outcome, steps, scale = run_python(document, gradients_of, arithmetic)
+    ours, result = run_ours(replay, document, gradients_of, scales)
+    check_decisions(result, outcome, steps, scale)
+    # Results that lie between two numbers of 16 bits seldom round otherwise than with the paper's order of operations,
+    # but then the momentum stays off for long, and where that turns a sign its parameter is far off. In float32 and
+    # float64 many are off in the last bit, and next to no sign turns.
+    units, some = (2, ours.numel() // 8) if dtype == torch.bfloat16 else (STEPS, 0)
+    off = (ours - theirs).abs() > units * torch.finfo(dtype).eps * (theirs.abs() + 1e-3)
+    assert off.sum() <= some + 2, (ours[off], theirs[off])
+
+
+def test_as_close_as_the_originals_are_to_each_other(replay, rng):
+    for kind in ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"]:
         ratios = [check(replay, random_document(kind, rng)) for _ in range(DOCUMENTS)]
-        print(kind, "error against the worse original:", " ".join(f"{ratio:.2f}" for ratio in ratios))
-    replay.close()
+        print(kind, "error against the worse original:", " ".join(f"{ratio:.2g}" for ratio in ratios))
+
+
+def test_lion_as_in_the_paper(replay, rng):
+    for _ in range(DOCUMENTS):
+        check_lion(replay, random_document("Lion", rng))

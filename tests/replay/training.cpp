@@ -115,6 +115,7 @@ json replay_training(const json& document) {
        .scaler = {.init_scale = document.value("init_scale", 65536.0),
                   .growth_interval = document.value("growth_interval", int64_t{2000})},
        .schedule_unit = schedule_unit_from(document.value("schedule_unit", "update")),
+       .fused = document.value("fused", true),
        .data_parallel = {
            .comm_hook = {.hook = comm_hook_from(document.value("comm_hook", "no"))}}});
   const auto epochs = document.at("epochs").get<int64_t>();

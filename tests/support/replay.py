@@ -1,5 +1,6 @@
 """Talks to accelerant-replay, one process for a whole run."""
 
+import functools
 import json
 import math
 import os
@@ -7,9 +8,12 @@ import random
 import subprocess
 
 
+@functools.cache
 def seed_from_environment() -> int:
-    """The seed of a random test; set ACCELERANT_SEED to repeat a failing one."""
-    return int(os.environ.get("ACCELERANT_SEED", random.SystemRandom().randrange(2**32)))
+    """The seed of this run's random tests; set ACCELERANT_SEED to repeat a failing one."""
+    seed = int(os.environ.get("ACCELERANT_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"\nACCELERANT_SEED={seed}")
+    return seed
 
 
 class Replay:

@@ -16,6 +16,4 @@ def replay(request):
 
 @pytest.fixture(scope="module")
 def rng():
-    seed = seed_from_environment()
-    print(f"\nseed {seed}: repeat with ACCELERANT_SEED={seed}")
-    return random.Random(seed)
+    return random.Random(seed_from_environment())

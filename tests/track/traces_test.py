@@ -9,6 +9,7 @@ import subprocess
 import pytest
 import torch.profiler
 from launching import COMMAND, DEADLINE, clean_environment, launch
+from replay import seed_from_environment
 
 TRAINING = os.environ["ACCELERANT_PROFILED_TRAINING"]
 
@@ -158,9 +159,7 @@ def test_the_slowest_rank_is_named(tmp_path):
 
 
 def test_schedules_are_those_of_torch():
-    seed = int(os.environ.get("ACCELERANT_SEED", random.randrange(2**32)))
-    print(f"ACCELERANT_SEED={seed}")
-    rng = random.Random(seed)
+    rng = random.Random(seed_from_environment())
     schedules = [{"skip_first": rng.randrange(6), "wait": rng.randrange(5), "warmup": rng.randrange(4),
                   "active": 1 + rng.randrange(5), "repeat": rng.randrange(4)} for _ in range(300)]
     result = subprocess.run([TRAINING, "schedules"], input=json.dumps(schedules), capture_output=True, text=True,

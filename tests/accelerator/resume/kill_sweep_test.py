@@ -133,7 +133,6 @@ def test_every_visit_of_every_place(tmp_path, scenario):
 
 @pytest.mark.skipif(ALL, reason="is part of the whole sweep")
 def test_some_visits(tmp_path):
-    print(f"ACCELERANT_SEED={SEED}")
     chooser = random.Random(SEED)
     kills = 0
     for scenario, count in zip(SCENARIOS, (4, 3, 2, 3, 3), strict=True):

@@ -51,7 +51,6 @@ def expect_stopped(code, errors, number, project, processes):
 
 @pytest.mark.parametrize("processes, number, receiver, settings", CASES, ids=name_of_case)
 def test_told_to_stop(tmp_path, processes, number, receiver, settings):
-    print(f"ACCELERANT_SEED={SEED}")
     chooser = random.Random(f"{SEED}-{processes}-{number}-{receiver}")
     settings = {**SETTINGS, **settings, "project": tmp_path / "project"}
     log = tmp_path / "log"
@@ -70,7 +69,6 @@ def test_told_to_stop(tmp_path, processes, number, receiver, settings):
 @pytest.mark.parametrize("processes", [1, 2], ids=name_of_case)
 def test_interrupted_by_the_keyboard(tmp_path, processes):
     """Nothing is saved then; the last save is taken."""
-    print(f"ACCELERANT_SEED={SEED}")
     chooser = random.Random(f"{SEED}-{processes}")
     settings = {**SETTINGS, "save_every": 2, "accumulate": 2, "project": tmp_path / "project"}
     log = tmp_path / "log"

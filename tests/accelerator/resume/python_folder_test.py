@@ -55,7 +55,6 @@ def quiet():
 
 @pytest.mark.parametrize("precision", ["no", "fp16"])
 def test_goes_on_where_python_stopped(tmp_path, precision):
-    print(f"ACCELERANT_SEED={SEED}")
     torch.manual_seed(SEED)
     torch.set_num_threads(1)
     training = Training(precision == "fp16")

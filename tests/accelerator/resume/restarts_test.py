@@ -17,7 +17,6 @@ SEED = replay.seed_from_environment()
 ], ids=name_of_case)
 def test_restarted_until_it_ends(tmp_path, processes, settings):
     """The program asks for nothing: that it is resumed after a restart is the default."""
-    print(f"ACCELERANT_SEED={SEED}")
     chooser = random.Random(f"{SEED}-{processes}-{settings}")
     settings = {"samples": 20 * processes, "epochs": 3, "batch": 4, **settings, "project": tmp_path / "project"}
     expected = undisturbed(tmp_path, settings, processes)

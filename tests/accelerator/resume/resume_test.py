@@ -62,7 +62,6 @@ CASES = [
 @pytest.mark.parametrize("processes, settings", CASES, ids=name_of_case)
 def test_killed_training_is_the_same(tmp_path, processes, settings, round_):
     seed = f"{SEED}-{processes}-{settings}-{round_}"
-    print(f"ACCELERANT_SEED={SEED}")
     chooser = random.Random(seed)
     settings = {"samples": 48 if processes == 1 else 40, "epochs": 3, "batch": 4, **settings}
     expected = undisturbed(tmp_path, settings, processes)
