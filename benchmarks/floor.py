@@ -1,9 +1,9 @@
-"""What the machine can do at best, measured: copies of memory and products of large matrices.
+"""What the machine can do at best, measured: passes over memory and products of large matrices.
 
 It answers requests, a line each, with a line of JSON:
 
-  copy BYTES WORKING_SET SECONDS   seconds to read and write so many bytes (both counted) by copies within a working
-                                   set of so many bytes
+  memory BYTES WORKING_SET SECONDS seconds to read and write so many bytes (both counted) of a working set of so many
+                                   bytes, in place: a copy would read what it overwrites, too
   matmul PRECISION SECONDS         operations per second of a large product; fp32 without TF32, as torch has it
   flops TASK                       operations of a step's products and convolutions, forward and backward; of causal
                                    attention only the half that is needed
@@ -45,12 +45,11 @@ def repeated(work):
     return graph.replay
 
 
-def copy(total, working_set, seconds):
+def memory(total, working_set, seconds):
     total, working_set = int(total), int(working_set)
-    source = torch.ones(max(working_set // 8, 1), device=DEVICE)  # half of the set, 4 bytes an element
-    target = torch.empty_like(source)
-    moved = 8 * source.numel() * REPEATS
-    measured = seconds_per_step(float(seconds), repeated(lambda: target.copy_(source)), synchronize)
+    values = torch.ones(max(working_set // 4, 1), device=DEVICE)
+    moved = 8 * values.numel() * REPEATS
+    measured = seconds_per_step(float(seconds), repeated(lambda: values.mul_(1.0)), synchronize)
     return {"seconds": measured * total / moved}
 
 
@@ -76,7 +75,7 @@ def flops(task):
 def main():
     for request in sys.stdin:
         what, *words = request.split()
-        print(json.dumps({"copy": copy, "matmul": matmul, "flops": flops}[what](*words)), flush=True)
+        print(json.dumps({"memory": memory, "matmul": matmul, "flops": flops}[what](*words)), flush=True)
 
 
 if __name__ == "__main__":

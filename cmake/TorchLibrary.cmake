@@ -1,7 +1,8 @@
 # Finds libtorch and tells whether our CUDA kernels can be built with it.
 #
 # Torch_DIR and CMAKE_PREFIX_PATH count first; without either, the active Python's torch is used.
-# Afterwards: target `torch`, and as plain variables ACCELERANT_WITH_CUDA and ACCELERANT_WITH_NCCL.
+# Afterwards: target `torch`, and as plain variables ACCELERANT_WITH_CUDA, ACCELERANT_WITH_NCCL and
+# ACCELERANT_WITH_OPENMP.
 
 if(NOT Torch_DIR AND NOT CMAKE_PREFIX_PATH AND NOT DEFINED ENV{CMAKE_PREFIX_PATH})
   find_program(ACTIVE_PYTHON NAMES python3 python)
@@ -69,3 +70,14 @@ if(ACCELERANT_WITH_CUDA)
   endif()
 endif()
 message(STATUS "NCCL: ${ACCELERANT_WITH_NCCL}")
+
+# at::parallel_for is code in torch's headers, and one thread's unless it is compiled with OpenMP. The
+# runtime is the one that libtorch brings: both have the same name, so a program loads one.
+set(ACCELERANT_WITH_OPENMP OFF)
+if(NOT ACCELERANT_SANITIZE MATCHES "thread")  # which does not see how the runtime orders threads
+  find_package(OpenMP QUIET COMPONENTS CXX)
+  if(OpenMP_CXX_FOUND)
+    set(ACCELERANT_WITH_OPENMP ON)
+  endif()
+endif()
+message(STATUS "OpenMP: ${ACCELERANT_WITH_OPENMP}")

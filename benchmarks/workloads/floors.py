@@ -9,14 +9,14 @@ def worker(settings):
     return settings.worker("floor", settings.script("floor.py"))
 
 
-def copy_seconds(settings, total, working_set):
-    return worker(settings).ask("copy", int(total), int(working_set), settings.seconds,
+def memory_seconds(settings, total, working_set):
+    return worker(settings).ask("memory", int(total), int(working_set), settings.seconds,
                                 deadline=settings.deadline)["seconds"]
 
 
 def tail_seconds(settings, parameters):
-    """A copy that moves as many bytes as the tail of a step must, within as much memory."""
-    return copy_seconds(settings, TAIL_BYTES * parameters, TAIL_SET * parameters)
+    """Passes that move as many bytes as the tail of a step must, over as much memory."""
+    return memory_seconds(settings, TAIL_BYTES * parameters, TAIL_SET * parameters)
 
 
 def step_seconds(settings, task, precision):
@@ -27,5 +27,5 @@ def step_seconds(settings, task, precision):
         settings.shared["flops", task] = asked.ask("flops", task, deadline=settings.patience)
     work = settings.shared["flops", task]
     rate = asked.ask("matmul", precision, settings.seconds, deadline=settings.deadline)["flops"]
-    update = copy_seconds(settings, UPDATE_BYTES * work["parameters"], TAIL_SET * work["parameters"])
+    update = memory_seconds(settings, UPDATE_BYTES * work["parameters"], TAIL_SET * work["parameters"])
     return work["flops"] / rate + update

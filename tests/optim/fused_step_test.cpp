@@ -1,4 +1,7 @@
 // FusedStep against the optimizers' own steps.
+#include <ATen/Parallel.h>
+#include <sys/resource.h>
+
 #include "accelerant/core/log.h"
 #include "optim/fused_step_helpers.h"
 #include "support/expect_error.h"
@@ -326,6 +329,33 @@ TEST_P(FusedStepTest, AClosureIsTheOptimizersOwnStep) {
   }
   EXPECT_TRUE(torch::allclose(parameter, full({2}, 0.7)));
 }
+
+#if defined(ACCELERANT_WITH_OPENMP)
+double cpu_seconds_of(int who) {
+  rusage usage{};
+  getrusage(who, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+TEST(FusedStepThreads, ShareTheWork) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  at::Tensor parameter = torch::ones({1 << 20}).requires_grad_();
+  parameter.mutable_grad() = torch::ones({1 << 20});
+  torch::optim::Adam optimizer({parameter}, 0.1);
+  FusedStep fused(optimizer);
+  fused.step();
+  const double own = cpu_seconds_of(RUSAGE_THREAD);
+  const double all = cpu_seconds_of(RUSAGE_SELF);
+  for (int i = 0; i < 200; ++i) fused.step();
+  const double of_this_thread = cpu_seconds_of(RUSAGE_THREAD) - own;
+  EXPECT_GT(cpu_seconds_of(RUSAGE_SELF) - all, 1.3 * of_this_thread);
+  at::set_num_threads(threads);
+}
+#endif
 
 class OwnSgd : public torch::optim::SGD {
   using SGD::SGD;
