@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #if __has_include(<accelerant/nn/linear.h>)
@@ -191,15 +193,26 @@ struct MlpTask {
   }
 };
 
+// A name may end with the size of a batch: cnn-4.
+inline std::pair<std::string, std::optional<int64_t>> name_and_batch(const std::string& name) {
+  const size_t dash = name.rfind('-') + 1;
+  if (dash == 0 || name.find_first_not_of("0123456789", dash) != std::string::npos) {
+    return {name, std::nullopt};
+  }
+  return {name.substr(0, dash - 1), std::stoll(name.substr(dash))};
+}
+
 // Calls use(task) with the task of that name; on a CPU batches are small.
 template <class Use>
 auto with_task(const std::string& name, bool cuda, const Use& use) {
-  if (name == "empty") return use(EmptyTask{});
-  if (name == "cnn") return use(CnnTask{.batch = cuda ? 256 : 64, .width = cuda ? 128 : 32});
-  if (name == "mlp") return use(MlpTask{.batch = cuda ? 512 : 64});
-  if (name.starts_with("mlp-")) return use(MlpTask{.batch = std::stoll(name.substr(4))});
-  if (name == "gpt-tiny") {
-    return use(GptTask{.batch = cuda ? 32 : 16,
+  const auto [kind, batch] = name_and_batch(name);
+  if (kind == "empty") return use(EmptyTask{});
+  if (kind == "cnn") {
+    return use(CnnTask{.batch = batch.value_or(cuda ? 256 : 64), .width = cuda ? 128 : 32});
+  }
+  if (kind == "mlp") return use(MlpTask{.batch = batch.value_or(cuda ? 512 : 64)});
+  if (kind == "gpt-tiny") {
+    return use(GptTask{.batch = batch.value_or(cuda ? 32 : 16),
                        .length = 64,
                        .layers = 4,
                        .width = 128,
@@ -207,8 +220,8 @@ auto with_task(const std::string& name, bool cuda, const Use& use) {
                        .vocabulary = 65,
                        .context = 64});
   }
-  if (name == "gpt-nano") {
-    return use(GptTask{.batch = cuda ? 32 : 4,
+  if (kind == "gpt-nano") {
+    return use(GptTask{.batch = batch.value_or(cuda ? 32 : 4),
                        .length = cuda ? 256 : 64,
                        .layers = 6,
                        .width = 384,
@@ -216,8 +229,8 @@ auto with_task(const std::string& name, bool cuda, const Use& use) {
                        .vocabulary = 65,
                        .context = 256});
   }
-  if (name == "gpt-small") {
-    return use(GptTask{.batch = 8,
+  if (kind == "gpt-small") {
+    return use(GptTask{.batch = batch.value_or(8),
                        .length = 1024,
                        .layers = 12,
                        .width = 768,

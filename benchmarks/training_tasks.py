@@ -134,17 +134,22 @@ class MlpTask:
 
 
 def task_named(name, cuda):
-    """On a CPU batches are small."""
-    if name.startswith("mlp-"):
-        return MlpTask(int(name.removeprefix("mlp-")))
+    """On a CPU batches are small. A name may end with the size of a batch: cnn-4."""
+    kind, _, batch = name.rpartition("-")
+    if not batch.isdigit():
+        kind, batch = name, None
+
+    def of(size):
+        return int(batch or size)
+
     return {
         "empty": EmptyTask,
-        "cnn": lambda: CnnTask(*((256, 128) if cuda else (64, 32))),
-        "mlp": lambda: MlpTask(512 if cuda else 64),
-        "gpt-tiny": lambda: GptTask(32 if cuda else 16, 64, 4, 128, 4, 65, 64),
-        "gpt-nano": lambda: GptTask(32 if cuda else 4, 256 if cuda else 64, 6, 384, 6, 65, 256),
-        "gpt-small": lambda: GptTask(8, 1024, 12, 768, 12, 50257, 1024),
-    }[name]()
+        "cnn": lambda: CnnTask(of(256 if cuda else 64), 128 if cuda else 32),
+        "mlp": lambda: MlpTask(of(512 if cuda else 64)),
+        "gpt-tiny": lambda: GptTask(of(32 if cuda else 16), 64, 4, 128, 4, 65, 64),
+        "gpt-nano": lambda: GptTask(of(32 if cuda else 4), 256 if cuda else 64, 6, 384, 6, 65, 256),
+        "gpt-small": lambda: GptTask(of(8), 1024, 12, 768, 12, 50257, 1024),
+    }[kind]()
 
 
 def parameter_count(network):

@@ -7,8 +7,8 @@ from workloads import floors, trainings
 
 # By device: the rows of a quick run, and those that a full one adds, as (precision, task).
 QUICK = {
-    "cpu": [("fp32", "gpt-tiny"), ("fp32", "gpt-nano"), ("fp32", "cnn"), ("fp32", "mlp"), ("bf16", "gpt-tiny"),
-            ("bf16", "cnn")],
+    "cpu": [("fp32", "gpt-tiny"), ("fp32", "gpt-tiny-1"), ("fp32", "gpt-nano"), ("fp32", "cnn"), ("fp32", "cnn-4"),
+            ("fp32", "mlp"), ("bf16", "gpt-tiny"), ("bf16", "gpt-tiny-1"), ("bf16", "cnn"), ("bf16", "cnn-4")],
     "cuda": [("fp16", "gpt-tiny"), ("fp16", "gpt-nano"), ("fp16", "gpt-small"), ("bf16", "gpt-small"),
              ("bf16", "cnn")],
 }
@@ -28,5 +28,5 @@ def contenders(settings, task, precision):
 
 def cases(settings):
     for precision, task in QUICK[settings.device] + (FULL[settings.device] if settings.full else []):
-        yield Case(f"step/{precision}/{task}", f"step, {trainings.NAMES[task]}, {precision}", "ms",
+        yield Case(f"step/{precision}/{task}", f"step, {trainings.title_of(task)}, {precision}", "ms",
                    functools.partial(contenders, settings, task, precision))

@@ -10,6 +10,11 @@ NAMES = {"cnn": "CNN", "mlp": "MLP", "gpt-tiny": "GPT tiny, 0.8 M", "gpt-nano": 
          "gpt-small": "GPT-2 small, 124 M", "empty": "Linear(1, 1)"}
 
 
+def title_of(task):
+    kind, _, batch = task.rpartition("-")
+    return f"{NAMES[kind]}, batch of {batch}" if batch.isdigit() else NAMES[task]
+
+
 def worker_of(settings, side):
     script = FORMS[side][1]
     command = settings.script(script) if script else [settings.program("bench-training")]
