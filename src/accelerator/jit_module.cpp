@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/api/module.h>
 
 #include "accelerant/accelerator/jit_model.h"
+#include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "accelerator/module_access.h"
 
@@ -22,6 +23,11 @@ class JitModuleAccess : public ModuleAccess {
   const void* identity() const override { return module_._ivalue().get(); }
   void train(bool on) override { module_.train(on); }
   bool is_training() const override { return module_.is_training(); }
+  uint64_t modes() const override {
+    std::size_t modes = 0;
+    for (const torch::jit::Module& part : module_.modules()) mix(modes, part.is_training() ? 1 : 2);
+    return modes;
+  }
   void to(c10::Device device) override { module_.to(device); }
   void to(c10::ScalarType dtype) override { module_.to(dtype); }
 

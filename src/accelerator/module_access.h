@@ -26,6 +26,8 @@ class ModuleAccess {
 
   virtual void train(bool on) = 0;
   virtual bool is_training() const = 0;
+  // Another number when other parts of it train.
+  virtual uint64_t modes() const = 0;
   virtual void to(c10::Device device) = 0;
   virtual void to(c10::ScalarType dtype) = 0;
   virtual StateDict named_parameters() const = 0;

@@ -1,7 +1,10 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <utility>
+
 #include "accelerant/dist/sync_batch_norm.h"
+#include "accelerator/gradient_fingerprint.h"
 #include "accelerator/module_access.h"
 #include "accelerator/slow_modules.h"
 #include "tensor/module_state.h"
@@ -16,6 +19,12 @@ class NnModule : public ModuleAccess {
   const void* identity() const override { return module_.get(); }
   void train(bool on) override { module_->train(on); }
   bool is_training() const override { return module_->is_training(); }
+  uint64_t modes() const override {
+    std::size_t modes = 0;
+    std::as_const(*module_).apply(
+        [&](const torch::nn::Module& part) { mix(modes, part.is_training() ? 1 : 2); });
+    return modes;
+  }
   void to(c10::Device device) override { module_->to(device); }
   void to(c10::ScalarType dtype) override { module_->to(dtype); }
   StateDict named_parameters() const override { return module_->named_parameters(); }

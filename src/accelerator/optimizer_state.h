@@ -31,14 +31,14 @@ class OptimizerState {
 
   // --- For steps that are captured (capture/) ---
 
-  // Whether the state that a graph steps with is still the optimizer's.
-  bool is_settled() { return step_.is_settled(); }
+  // Another number when graphs of before would step with what is not the optimizer's any more.
+  uint64_t fingerprint_for_graphs();
 
-  // A graph with its step is about to be captured or replayed: options that have changed go to the device.
-  void refresh_options();
+  // A graph with its step is about to be captured or replayed: what has changed on the host goes to the device.
+  void prepare_replay();
 
-  // A graph with its step was captured, which has changed nothing on the device.
-  void end_capture();
+  // A graph with its step was captured, which has changed nothing on the device. Returns what the graph works with.
+  std::vector<at::Tensor> end_capture();
 
   // What the host notes of a step, of zero_grad() and of a backward.
   void note_stepped(StepResult result);
@@ -176,6 +176,7 @@ struct OptimizerState::Progress {
   Stage stage = Stage::ready;
   std::optional<StepResult> last_step = std::nullopt;
   bool has_used_gradients = false;
+  bool has_cleared_gradients = false;
   int64_t backwards_at_last_step = 0;
 };
 

@@ -52,12 +52,6 @@ void OptimizerStep::discard() {
 
 bool OptimizerStep::is_on_device() { return fused() != nullptr && fused()->can_step(); }
 
-bool OptimizerStep::is_settled() { return !fused_ || fused_->is_settled(); }
-
-void OptimizerStep::refresh_options() {
-  if (fused_) fused_->refresh_options();
-}
-
 void OptimizerStep::sync() {
   if (fused_) fused_->sync();
 }

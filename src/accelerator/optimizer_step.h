@@ -40,11 +40,8 @@ class OptimizerStep {
   // Whether the next step needs nothing of the host, so that a graph can hold it.
   bool is_on_device();
 
-  // Whether the state that a graph steps with is still the optimizer's.
-  bool is_settled();
-
-  // A graph with the step is about to be captured or replayed: options that have changed go to the device.
-  void refresh_options();
+  // Of the FusedStep, for graphs; null if there is none.
+  FusedStep* of_graphs() { return fused_ ? &*fused_ : nullptr; }
 
   // What the optimizer knows of its steps becomes what the device knows. Waits for it.
   void sync();

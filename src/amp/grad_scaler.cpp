@@ -299,7 +299,10 @@ void GradScaler::update() {
   impl_->end_iteration();
 }
 
-void GradScaler::discard_checks() { impl_->optimizer_states.clear(); }
+void GradScaler::discard_checks() {
+  impl_->optimizer_states.clear();
+  impl_->ended_checks.clear();
+}
 
 void GradScaler::update(double new_scale) {
   if (!is_enabled()) return;

@@ -17,11 +17,13 @@ namespace accelerant::compat {
 
 namespace {
 
-void ignoring_errors(const std::function<void()>& f) {
+// False if it was not begun, or has ended already.
+bool succeeds(const std::function<void()>& end) {
   try {
-    f();
+    end();
+    return true;
   } catch (const std::exception&) {
-    // It was not begun, or has ended already.
+    return false;
   }
 }
 
@@ -40,18 +42,18 @@ class Graph : public at::cuda::CUDAGraph {
            status == cudaStreamCaptureStatusActive;
   }
 
-  // After a failure anywhere between capture_begin() and the end of capture_end().
+  // After a failure anywhere from capture_begin() to the end of capture_end().
   void give_up() {
     cudaGraph_t captured = nullptr;
     if (cudaStreamEndCapture(capture_stream_, &captured) == cudaSuccess && captured != nullptr) {
       C10_CUDA_CHECK_WARN(cudaGraphDestroy(captured));
     }
     cudaGetLastError();  // forgets that of the stream, which the next call would report
-    ignoring_errors(
+    const bool has_pool = succeeds(
         [&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_); });
-    ignoring_errors([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(mempool_id_); });
+    succeeds([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(mempool_id_); });
     for (auto& [generator, increment] : captured_generator_states_) end_capture_of(*generator);
-    capture_ended_ = true;  // so that reset() gives the pool back
+    if (has_pool) capture_ended_ = true;  // so that reset() gives it back
   }
 };
 
@@ -69,8 +71,8 @@ std::unique_ptr<CudaGraph> CudaGraph::capture(const GraphPool& pool,
                                               const std::function<void()>& work) {
   auto impl = std::make_unique<Impl>();
   Graph& graph = impl->graph;
-  graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   try {
+    graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
     work();
     if (!graph.is_valid()) {
       throw Error("The capture was ended by an operation that a CUDA graph cannot hold",

@@ -1,8 +1,11 @@
 // The current CUDA stream, without CUDA's headers where there is none.
 #pragma once
 
+#include <cstdint>
+
 #if defined(ACCELERANT_WITH_CUDA)
 #include <c10/core/Device.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
@@ -16,12 +19,17 @@ inline void* current_cuda_stream(c10::Device device) {
 }
 #endif
 
-// Whether what is queued now becomes part of a CUDA graph.
-inline bool is_capturing() {
+// A number for the CUDA graph that what is queued now becomes part of, another one for each capture; 0 if there is
+// none.
+inline uint64_t current_capture() {
 #if defined(ACCELERANT_WITH_CUDA)
-  return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  if (c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None) return 0;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long capture = 0;
+  C10_CUDA_CHECK(cudaStreamGetCaptureInfo(c10::cuda::getCurrentCUDAStream(), &status, &capture));
+  return capture + 1;
 #else
-  return false;
+  return 0;
 #endif
 }
 

@@ -19,6 +19,7 @@ struct ReducerArguments {
   int64_t first_bucket_bytes = 0;
   bool find_unused_parameters = false;
   bool gradient_as_bucket_view = false;
+  bool batched_grad_copy = false;  // from libtorch 2.12 on
   std::unordered_map<size_t, std::string> names;
 };
 
@@ -44,7 +45,13 @@ class Reducer : public c10d::Reducer {
                       std::move(a.sparse_gradients), a.bucket_bytes, a.find_unused_parameters,
                       a.gradient_as_bucket_view, std::move(a.names), a.first_bucket_bytes,
                       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
-                      /*bucket_bytes_cap_list=*/{}) {}
+                      /*bucket_bytes_cap_list=*/{}
+#if ACCELERANT_TORCH_AT_LEAST(2, 12)
+                      ,
+                      a.batched_grad_copy
+#endif
+        ) {
+  }
 
   // Shares the hook, which may outlive this Reducer.
   void register_comm_hook(const std::shared_ptr<c10d::CommHookInterface>& hook) {

@@ -4,6 +4,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "tensor/current_message.h"
 
 namespace accelerant::data::detail {
 namespace {
@@ -64,7 +65,8 @@ BatchSender::~BatchSender() {
   try {
     line_->flush();
   } catch (...) {
-    log(LogLevel::error, c10::str("The end of a loop over a loader: ", current_message()));
+    log(LogLevel::error,
+        c10::str("The end of a loop over a loader: ", accelerant::detail::current_message()));
   }
 }
 
@@ -83,7 +85,7 @@ void BatchSender::send_end() {
 }
 
 void BatchSender::send_error() {
-  send_to_rest([&, text = current_message()] {
+  send_to_rest([&, text = accelerant::detail::current_message()] {
     PackWriter writer = message(Kind::error, number_);
     writer.text(text);
     return writer.finish();

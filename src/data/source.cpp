@@ -1,7 +1,6 @@
 // What sources and loops share, whatever the type of the batch.
 #include "accelerant/data/source.h"
 
-#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <exception>
@@ -11,6 +10,7 @@
 #include "accelerant/data/loop.h"
 #include "accelerant/data/stream_source.h"
 #include "compat/intra_op_threads.h"
+#include "tensor/current_message.h"
 
 namespace accelerant::data::detail {
 namespace {
@@ -27,21 +27,9 @@ std::string list(std::span<const int64_t> indices) {
 
 }  // namespace
 
-std::string current_message() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is no std::exception";
-  }
-}
-
 void rethrow_with_sample(int64_t index) {
-  std::throw_with_nested(
-      Error(c10::str("The data set failed on sample ", index, ": ", current_message())));
+  std::throw_with_nested(Error(c10::str("The data set failed on sample ", index, ": ",
+                                        accelerant::detail::current_message())));
 }
 
 void rethrow_with_samples(std::span<const int64_t> indices) {
@@ -50,8 +38,8 @@ void rethrow_with_samples(std::span<const int64_t> indices) {
   } catch (const Error&) {
     throw;  // ours: it names the samples it is about
   } catch (...) {
-    std::throw_with_nested(Error(
-        c10::str("Making the batch of samples ", list(indices), " failed: ", current_message())));
+    std::throw_with_nested(Error(c10::str("Making the batch of samples ", list(indices),
+                                          " failed: ", accelerant::detail::current_message())));
   }
 }
 
@@ -87,7 +75,8 @@ void call_at_end(const std::function<void(LoaderState&, bool)>& on_loop, LoaderS
   try {
     on_loop(state, false);
   } catch (...) {
-    log(LogLevel::error, c10::str("The end of a loop over a loader: ", current_message()));
+    log(LogLevel::error,
+        c10::str("The end of a loop over a loader: ", accelerant::detail::current_message()));
   }
 }
 

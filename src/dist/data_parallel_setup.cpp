@@ -4,6 +4,7 @@
 #include <set>
 
 #include "accelerant/core/error.h"
+#include "compat/torch_version.h"
 #include "dist/comm_hook.h"
 #include "dist/data_parallel_state.h"
 #include "dist/groups.h"
@@ -30,6 +31,9 @@ std::string problem_of(const std::vector<NamedParameter>& parameters,
                        const DataParallelOptions& options) {
   if (options.bucket_cap_mb && !(*options.bucket_cap_mb > 0)) {
     return c10::str("bucket_cap_mb is ", *options.bucket_cap_mb, ", but must be more than 0");
+  }
+  if (options.batched_grad_copy && !ACCELERANT_TORCH_AT_LEAST(2, 12)) {
+    return c10::str("batched_grad_copy needs libtorch 2.12 or newer, this is ", TORCH_VERSION);
   }
   bool is_trained = false;
   for (const NamedParameter& parameter : parameters) {
@@ -79,6 +83,7 @@ compat::ReducerArguments arguments_for(const DataParallel::State& state) {
   arguments.group = state.group;
   arguments.find_unused_parameters = state.options.find_unused_parameters;
   arguments.gradient_as_bucket_view = state.options.gradient_as_bucket_view;
+  arguments.batched_grad_copy = state.options.batched_grad_copy;
   for (const size_t index : state.trained) {
     const NamedParameter& parameter = state.parameters[index];
     arguments.names[arguments.parameters.size()] = parameter.name;

@@ -71,6 +71,7 @@ std::vector<std::string> describe_model(const std::vector<NamedParameter>& param
   option("find_unused_parameters", options.find_unused_parameters);
   option("static_graph", options.static_graph);
   option("gradient_as_bucket_view", options.gradient_as_bucket_view);
+  option("batched_grad_copy", options.batched_grad_copy);
   lines.push_back(c10::str("bucket_cap_mb\t", options.bucket_cap_mb.value_or(0)));
   lines.push_back(c10::str("comm_hook\t", static_cast<int>(options.comm_hook.hook), " in ",
                            static_cast<int>(options.comm_hook.wrapper)));

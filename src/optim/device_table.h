@@ -18,14 +18,15 @@ class DeviceTable {
  public:
   std::vector<T> host;
 
-  void upload(c10::Device device) {
+  // What a graph needs of it goes to `of_graphs`.
+  void upload(c10::Device device, std::vector<at::Tensor>& of_graphs) {
     if (device.is_cpu()) {
       copy_.reset();
       return;
     }
     const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
     // A graph brings its own table to its own place at every replay: later steps must not use that place.
-    const bool capturing = compat::is_capturing();
+    const bool capturing = compat::current_capture() != 0;
     if (capturing || of_graph_ || !copy_.defined() || copy_.device() != device ||
         copy_.numel() < bytes) {
       copy_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
@@ -37,7 +38,7 @@ class DeviceTable {
         at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
     std::memcpy(staging.mutable_data_ptr(), host.data(), static_cast<std::size_t>(bytes));
     copy_.narrow(0, 0, bytes).copy_(staging, /*non_blocking=*/true);
-    if (capturing) kept_for_graphs_.emplace_back(copy_, std::move(staging));
+    if (capturing) of_graphs.insert(of_graphs.end(), {copy_, std::move(staging)});
   }
 
   // For kernels. Only until the next upload.
@@ -48,7 +49,6 @@ class DeviceTable {
  private:
   at::Tensor copy_;
   bool of_graph_ = false;
-  std::vector<std::pair<at::Tensor, at::Tensor>> kept_for_graphs_;
 };
 
 }  // namespace accelerant::optim::detail

@@ -348,8 +348,13 @@ void FusedStep::note_gradients_changed() { impl_->forget_outcome(); }
 void FusedStep::discard() { impl_->discard(); }
 void FusedStep::sync() { impl_->plan().sync(); }
 void FusedStep::reload() { impl_->plan().reload(); }
-void FusedStep::refresh_options() { impl_->plan().refresh_options(); }
-bool FusedStep::is_settled() { return impl_->plan().is_settled(); }
+void FusedStep::prepare_replay() { impl_->plan().prepare_replay(); }
+void FusedStep::note_replayed() { impl_->plan().note_replayed(); }
+uint64_t FusedStep::fingerprint() { return impl_->plan().fingerprint(); }
+
+std::vector<at::Tensor> FusedStep::take_memory_of_graphs() {
+  return impl_->plan().take_memory_of_graphs();
+}
 
 bool FusedStep::is_possible() { return impl_->is_possible(); }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/hash.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -70,24 +71,30 @@ bool StepPlan::look_at(Seen& seen, const at::Tensor& parameter, bool& moved) {
   return true;
 }
 
-bool StepPlan::look() {
+bool StepPlan::are_groups_known() {
   auto& groups = optimizer_.param_groups();
   if (groups.size() != group_sizes_.size()) return false;
-  std::size_t next = 0;
-  bool moved = false;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    const std::vector<at::Tensor>& parameters = groups[g].params();
-    if (parameters.size() != group_sizes_[g] || !readers_[g].reads(groups[g].options()) ||
+    if (groups[g].params().size() != group_sizes_[g] || !readers_[g].reads(groups[g].options()) ||
         readers_[g].rule() != rules_[g]) {
       return false;
     }
-    for (const at::Tensor& parameter : parameters) {
+  }
+  return true;
+}
+
+bool StepPlan::look() {
+  if (!are_groups_known()) return false;
+  std::size_t next = 0;
+  bool moved = false;
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
       if (!look_at(seen_[next++], parameter, moved)) return false;
     }
   }
   if (moved) {
     ++gradients_version_;
-    gradients_.upload(device_);
+    gradients_.upload(device_, of_graphs_);
   }
   return true;
 }
@@ -106,15 +113,14 @@ bool StepPlan::is_state_known() {
 }
 
 StepPlan::Readiness StepPlan::prepare() {
-  const bool capturing = !device_.is_cpu() && compat::is_capturing();
   if (built_ && !is_state_known()) reload_ = true;
-  if (!built_ || reload_ || capturing || capturing_ || !look()) {
+  // A graph has tables of its own, which it fills in every replay.
+  if (!built_ || reload_ || capture_ != compat::current_capture() || !look()) {
     const Readiness readiness = rebuild();
     if (readiness != Readiness::ready) return readiness;
   } else {
     upload_options(/*all=*/false);
   }
-  capturing_ = capturing;
   pack_gradients();
   settle_masters();
   return tensors_.host.empty() ? Readiness::no_gradients : Readiness::ready;
@@ -129,27 +135,27 @@ void StepPlan::upload_options(bool all) {
     changed = true;
   }
   if (!changed) return;
-  if (!device_.is_cpu() && compat::is_capturing()) {
+  if (compat::current_capture() != 0) {
     throw Error(ErrorDetails{
         .problem = "options of an optimizer changed right before its step was captured",
         .expected = "the learning rates of the last step before",
-        .hint = "step once, or call refresh_options(), before the capture begins"});
+        .hint = "step once, or call prepare_replay(), before the capture begins"});
   }
-  groups_.upload(device_);
+  groups_.upload(device_, of_graphs_);
 }
 
-void StepPlan::refresh_options() {
-  if (!built_) return;
-  for (std::size_t g = 0; g < readers_.size(); ++g) {
-    auto& groups = optimizer_.param_groups();
-    if (groups.size() != readers_.size() || !readers_[g].reads(groups[g].options())) return;
-  }
+void StepPlan::prepare_replay() {
+  if (!built_ || !are_groups_known()) return;
   upload_options(/*all=*/false);
+  settle_masters();
   // A replay counts on the device, and nobody else tells.
   steps_ahead_ = steps_.defined();
 }
 
-bool StepPlan::is_settled() { return built_ && !reload_ && is_state_known(); }
+uint64_t StepPlan::fingerprint() {
+  if (!built_ || reload_ || !is_state_known() || !are_groups_known()) return 0;
+  return c10::get_hash(steps_.const_data_ptr(), groups_.data());
+}
 
 void StepPlan::pack_gradients() {
   const at::NoGradGuard no_grad;
@@ -185,10 +191,20 @@ void StepPlan::applied() {
   for (const Seen& seen : seen_) {
     if (seen.tensor >= 0) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
   }
+  note_masters_in_step();
+  steps_ahead_ = true;
+}
+
+// Which parameters the graph has is not known here.
+void StepPlan::note_replayed() {
+  for (const Seen& seen : seen_) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
+  note_masters_in_step();
+}
+
+void StepPlan::note_masters_in_step() {
   for (Slot* slot : masters_) {
     slot->parameter_version = version_of(*slot->parameter.unsafeGetTensorImpl());
   }
-  steps_ahead_ = true;
 }
 
 void StepPlan::sync() {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "accelerant/amp/scaled_step.h"
@@ -51,11 +52,11 @@ class StepPlan {
   // The second pass is queued.
   void applied();
 
-  // Brings options that changed to the device, for a captured step.
-  void refresh_options();
-
-  // Whether the optimizer's state is the one that the tables were built for.
-  bool is_settled();
+  // As of FusedStep.
+  void prepare_replay();
+  void note_replayed();
+  uint64_t fingerprint();
+  std::vector<at::Tensor> take_memory_of_graphs() { return std::exchange(of_graphs_, {}); }
 
   // Writes the counts of the device into the optimizer's state. Waits.
   void sync();
@@ -95,6 +96,7 @@ class StepPlan {
     at::Tensor copy;
   };
 
+  bool are_groups_known();
   bool look();
   bool look_at(Seen& seen, const at::Tensor& parameter, bool& moved);
   bool is_state_known();
@@ -110,6 +112,7 @@ class StepPlan {
   void bring_steps();
   void pack_gradients();
   void settle_masters();
+  void note_masters_in_step();
 
   torch::optim::Optimizer& optimizer_;
   const OptimizerKind& kind_;
@@ -118,14 +121,15 @@ class StepPlan {
   std::string reason_;
   bool built_ = false;
   bool reload_ = true;
-  bool capturing_ = false;  // at the last prepare()
+  uint64_t capture_ = 0;  // that the tables were built in; 0: none
   int64_t gradients_version_ = 0;
 
   // By parameter. Slots stay when a parameter has no gradient for a while.
   std::unordered_map<const c10::TensorImpl*, std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> new_slots_;  // whose counts are not on the device yet
   int64_t slot_count_ = 0;
-  at::Tensor steps_;  // int64 on the device, by slot
+  at::Tensor
+      steps_;  // int64 on the device, by slot; with room for all parameters, as graphs know the place
   bool steps_ahead_ = false;
 
   std::vector<std::size_t> group_sizes_;
@@ -145,7 +149,7 @@ class StepPlan {
   std::vector<kernels::StepSegment> segments_;
   std::vector<int64_t> costs_;
   at::Tensor partials_;
-  std::vector<at::Tensor> kept_for_graphs_;
+  std::vector<at::Tensor> of_graphs_;
 };
 
 }  // namespace accelerant::optim::detail

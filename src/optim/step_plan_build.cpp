@@ -11,6 +11,7 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "accelerant/core/error.h"
 #include "amp/unscale.h"
 #include "optim/step_plan_slots.h"
 
@@ -256,22 +257,31 @@ void StepPlan::sort_into_segments(std::vector<Place> places) {
 
 // The counts of new slots go to the device; those of others stay there.
 void StepPlan::bring_steps() {
-  const auto options = at::TensorOptions().dtype(at::kLong).device(device_);
-  if (new_slots_.empty() && steps_.defined() && steps_.device() == device_) return;
-  at::Tensor steps = at::zeros({std::max<int64_t>(slot_count_, 1)}, options);
   const int64_t old_count = steps_.defined() ? slot_count_ - std::ssize(new_slots_) : 0;
-  if (old_count > 0) steps.narrow(0, 0, old_count).copy_(steps_.narrow(0, 0, old_count));
-  if (!new_slots_.empty()) {
-    at::Tensor counts =
-        at::empty({std::ssize(new_slots_)},
-                  at::TensorOptions().dtype(at::kLong).pinned_memory(!device_.is_cpu()));
-    for (std::size_t i = 0; i < new_slots_.size(); ++i) {
-      counts.mutable_data_ptr<int64_t>()[i] = new_slots_[i]->first_step;
-    }
-    steps.narrow(0, old_count, counts.numel()).copy_(counts, /*non_blocking=*/true);
+  if (!steps_.defined() || steps_.device() != device_ || steps_.numel() < slot_count_) {
+    const auto room = std::max<int64_t>(slot_count_, std::ssize(seen_));
+    at::Tensor steps = at::zeros({std::max<int64_t>(room, 1)},
+                                 at::TensorOptions().dtype(at::kLong).device(device_));
+    if (old_count > 0) steps.narrow(0, 0, old_count).copy_(steps_.narrow(0, 0, old_count));
+    steps_ = std::move(steps);
   }
-  steps_ = std::move(steps);
+  if (new_slots_.empty()) return;
+  at::Tensor counts =
+      at::empty({std::ssize(new_slots_)},
+                at::TensorOptions().dtype(at::kLong).pinned_memory(!device_.is_cpu()));
+  for (std::size_t i = 0; i < new_slots_.size(); ++i) {
+    counts.mutable_data_ptr<int64_t>()[i] = new_slots_[i]->first_step;
+  }
+  steps_.narrow(0, old_count, counts.numel()).copy_(counts, /*non_blocking=*/true);
   new_slots_.clear();
+}
+
+// What was made in a capture would be made anew by every replay.
+void refuse_in_capture(bool has_changes) {
+  if (!has_changes || compat::current_capture() == 0) return;
+  throw Error(ErrorDetails{.problem = "an optimizer has other parameters, state or options than in "
+                                      "the steps before it was captured",
+                           .hint = "step once before the capture begins"});
 }
 
 bool StepPlan::has_other_rules() {
@@ -287,6 +297,7 @@ StepPlan::Readiness StepPlan::rebuild() {
   built_ = false;
   ++gradients_version_;
   auto& groups = optimizer_.param_groups();
+  refuse_in_capture(reload_ || has_other_rules());
   if (has_other_rules()) {
     // Rare enough to wait: what a count means depends on the rule.
     sync();
@@ -341,17 +352,18 @@ StepPlan::Readiness StepPlan::rebuild() {
   std::erase_if(slots_, [&](const auto& entry) { return !here.contains(entry.first); });
 
   sort_into_segments(std::move(places));
+  refuse_in_capture(!new_slots_.empty());
   bring_steps();
   groups_.host.resize(groups.size());
-  const bool options_are_there = capturing_ || compat::is_capturing();
-  upload_options(/*all=*/!options_are_there);
-  tensors_.upload(device_);
-  gradients_.upload(device_);
-  blocks_.upload(device_);
+  capture_ = compat::current_capture();
+  upload_options(/*all=*/capture_ == 0);
+  tensors_.upload(device_, of_graphs_);
+  gradients_.upload(device_, of_graphs_);
+  blocks_.upload(device_, of_graphs_);
   partials_ = at::empty(
       {std::max<int64_t>(blocks(), 1) * static_cast<int64_t>(sizeof(kernels::StepPartial))},
       at::TensorOptions().dtype(at::kByte).device(device_));
-  if (compat::is_capturing()) kept_for_graphs_.push_back(partials_);
+  if (capture_ != 0) of_graphs_.push_back(partials_);
   built_ = true;
   return tensors_.host.empty() ? Readiness::no_gradients : Readiness::ready;
 }

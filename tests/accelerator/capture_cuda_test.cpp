@@ -92,6 +92,19 @@ TEST_F(CaptureOnCuda, SeesWhatTheProgramDoesBetweenReplays) {
   expect_changes_between_replays_to_count(with_steps(1));
   expect_changes_between_replays_to_count(with_steps(2));
   expect_changes_between_replays_to_count(with_steps(2, Precision::fp16));
+  auto with_dropout = with_steps(1);
+  with_dropout.dropout = 0.4;
+  expect_changes_between_replays_to_count(with_dropout);
+}
+
+TEST_F(CaptureOnCuda, WaitsForAGraphOfAutogradThatIsAlive) {
+  expect_to_wait_for_a_graph_of_autograd(with_steps(1));
+}
+
+TEST_F(CaptureOnCuda, StepsParametersThatComeLater) {
+  for (const Precision precision : {Precision::no, Precision::fp16}) {
+    expect_parameters_that_come_later_to_count({.mixed_precision = precision});
+  }
 }
 
 TEST_F(CaptureOnCuda, SavesAndLoadsBetweenReplays) {

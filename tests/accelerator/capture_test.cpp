@@ -187,6 +187,14 @@ TEST_F(Capture, SeesWhatTheProgramDoesBetweenReplays) {
   expect_changes_between_replays_to_count(with_steps(2));
 }
 
+TEST_F(Capture, WaitsForAGraphOfAutogradThatIsAlive) {
+  expect_to_wait_for_a_graph_of_autograd(with_steps(1));
+}
+
+TEST_F(Capture, StepsParametersThatComeLater) {
+  expect_parameters_that_come_later_to_count(on_cpu());
+}
+
 TEST_F(Capture, SavesAndLoadsBetweenReplays) {
   for (const int64_t steps : {1, 2}) expect_to_save_and_load_between_replays(with_steps(steps));
 }

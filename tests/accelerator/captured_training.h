@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "accelerator/helpers.h"
+#include "support/expect_error.h"
+#include "support/gathered_log.h"
 #include "support/temp_folder.h"
 
 namespace accelerator_test {
@@ -185,7 +187,7 @@ struct SameBatch {
   torch::Tensor y;
 };
 
-// Learning rates, eager steps, gradients that are dropped, modes and sizes of windows.
+// Learning rates and other options, eager steps, gradients that are dropped, modes and sizes of windows.
 inline void expect_changes_between_replays_to_count(const CaptureSetup& setup) {
   const auto train = [&](bool captured) {
     auto training = std::make_unique<CapturedTraining>(setup);
@@ -207,6 +209,14 @@ inline void expect_changes_between_replays_to_count(const CaptureSetup& setup) {
     run(2);
     training->model.train();
     run(2);
+    training->net->drop->eval();
+    run(3);
+    training->net->drop->train();
+    auto& group = training->adamw.param_groups()[0];
+    group.set_options(std::make_unique<torch::optim::AdamWOptions>(0.2));
+    run(4);
+    static_cast<torch::optim::AdamWOptions&>(group.options()).amsgrad(true);
+    run(4);
     training->accelerator.set_gradient_accumulation_steps(3);
     run(12);
     EXPECT_EQ(step.is_captured(), captured) << step.why_not();
@@ -217,6 +227,75 @@ inline void expect_changes_between_replays_to_count(const CaptureSetup& setup) {
   expect_same_parameters(*captured, *plain);
   EXPECT_EQ(captured->scheduler.get_last_lr(), plain->scheduler.get_last_lr());
   EXPECT_EQ(captured->accelerator.step(), plain->accelerator.step());
+}
+
+// As long as it binds parameters to the program's own stream.
+inline void expect_to_wait_for_a_graph_of_autograd(const CaptureSetup& setup) {
+  CapturedTraining training(setup);
+  auto step = training.captured();
+  const SameBatch batch(training);
+  const GatheredLog log;
+  torch::Tensor held = training.model(batch.x);
+  for (int i = 0; i < 20; ++i) {
+    step(batch.x, batch.y);
+    EXPECT_FALSE(step.is_captured());
+  }
+  EXPECT_TRUE(contains(log.text(), "detach()"));
+  EXPECT_EQ(step.why_not(), "");
+  held.reset();
+  for (int i = 0; i < 3; ++i) step(batch.x, batch.y);
+  EXPECT_TRUE(step.is_captured()) << step.why_not();
+}
+
+// Batches of an even number of rows take another way through the model, whose parameters have no gradients before.
+struct TwoHeadsImpl : torch::nn::Module {
+  TwoHeadsImpl()
+      : trunk(register_module("trunk", torch::nn::Linear(3, 8))),
+        odd(register_module("odd", torch::nn::Linear(8, 2))),
+        even(register_module("even", torch::nn::Linear(8, 2))) {}
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    return (x.size(0) % 2 == 1 ? odd : even)(torch::tanh(trunk(x)));
+  }
+
+  torch::nn::Linear trunk;
+  torch::nn::Linear odd;
+  torch::nn::Linear even;
+};
+TORCH_MODULE(TwoHeads);
+
+inline void expect_parameters_that_come_later_to_count(
+    const accelerant::AcceleratorOptions& options) {
+  const auto train = [&](bool is_captured) {
+    accelerant::Accelerator accelerator(options);
+    torch::manual_seed(2);
+    TwoHeads net;
+    torch::optim::AdamW adamw(net->parameters(), 0.05);
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    const auto body = [&](const torch::Tensor& x) {
+      accelerator.backward(model(x).pow(2).mean());
+      accelerator.clip_grad_norm_(model, 0.5);
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    auto step = accelerator.capture(body);
+    for (const int64_t rows : {1, 1, 1, 1, 1, 1, 2, 1, 2, 2, 1, 2, 1, 1, 2}) {
+      const auto x = torch::ones({rows, 3}, accelerator.device());
+      is_captured ? step(x) : body(x);
+    }
+    EXPECT_EQ(step.is_captured(), is_captured) << step.why_not();
+    optimizer.sync();
+    std::vector<torch::Tensor> result = net->parameters();
+    for (const torch::Tensor& parameter : net->parameters()) {
+      const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+          *adamw.state().at(parameter.unsafeGetTensorImpl()));
+      result.push_back(torch::tensor(state.step()));
+    }
+    return result;
+  };
+  const auto got = train(true);
+  const auto expected = train(false);
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].equal(expected[i])) << i;
 }
 
 inline void expect_to_save_and_load_between_replays(const CaptureSetup& setup) {

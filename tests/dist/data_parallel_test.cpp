@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "compat/torch_version.h"
 #include "dist/parallel_net.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -126,6 +127,32 @@ void share_weights(Net& net) {
   net.inner->weight = net.inner->register_parameter("also", net.inner->weight);
 }
 
+std::vector<Case> cases_of_batched_copies() {
+  if (!ACCELERANT_TORCH_AT_LEAST(2, 12)) return {};
+  return {
+      {"plain", {"in", "out"}, {.batched_grad_copy = true}, run_plain},
+      {"tiny buckets",
+       {"in", "out"},
+       {.batched_grad_copy = true, .bucket_cap_mb = 0.0001},
+       run_plain},
+      {"accumulating", {"in", "out"}, {.batched_grad_copy = true}, run_accumulating},
+      {"accumulating into views",
+       {"in", "out"},
+       {.gradient_as_bucket_view = true, .batched_grad_copy = true},
+       run_accumulating},
+      {"accumulating in a static graph",
+       {"in", "out"},
+       {.static_graph = true, .batched_grad_copy = true},
+       run_accumulating},
+      {"unused",
+       {"in", "out", "other_out"},
+       {.find_unused_parameters = true, .batched_grad_copy = true},
+       run_with_unused},
+      {"sparse", {"words", "out"}, {.batched_grad_copy = true}, run_sparse},
+      {"two backwards", {"in", "out"}, {.batched_grad_copy = true}, run_two_backwards},
+  };
+}
+
 std::vector<Case> cases() {
   const std::set<std::string> heads = {"in", "out", "other_out"};
   return {
@@ -234,6 +261,11 @@ RANK_TEST(DataParallel, TrainsAsOneProcess, 2) {
 RANK_TEST(DataParallel, TrainsAsOneProcessWithThree, 3) {
   const auto world = join_world();
   for (const Case& test : cases()) expect_equal_training(world, test);
+}
+
+RANK_TEST(DataParallel, CopiesGradientsAllAtOnce, 2) {
+  const auto world = join_world();
+  for (const Case& test : cases_of_batched_copies()) expect_equal_training(world, test);
 }
 
 RANK_TEST(DataParallel, ASecondBackwardIsRefusedWhereItCannotBeReduced, 2) {

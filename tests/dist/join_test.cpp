@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "compat/torch_version.h"
 #include "dist/parallel_net.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
@@ -135,6 +136,7 @@ RANK_TEST(Join, TrainsAsTheSumOfWhatThereIs, 3) {
            {"static graph", {2, 6, 4}, {.static_graph = true}},
            {"static graph that one rank leaves early", {1, 6, 4}, {.static_graph = true}},
            {"unused", {2, 7, 4}, {.find_unused_parameters = true}, {}, 1, false, true},
+           {"batched copies", {2, 6, 4}, {.batched_grad_copy = ACCELERANT_TORCH_AT_LEAST(2, 12)}},
        }) {
     expect_equal_uneven_training(world, test);
   }

@@ -134,7 +134,7 @@ class GradScaler {
   // found.
   void update();
 
-  // Forgets the checks since the last update(), as if there had been none.
+  // Forgets the checks since the last update(), and those of the iteration that it ended, as if there had been none.
   void discard_checks();
 
   // Ends the iteration and sets the scale. A tensor has one element, on any device; the scaler

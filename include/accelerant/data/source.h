@@ -27,8 +27,6 @@ namespace accelerant::data::detail {
 // original nested. An Error about samples stays as it is.
 [[noreturn]] void rethrow_with_sample(int64_t index);
 [[noreturn]] void rethrow_with_samples(std::span<const int64_t> indices);
-// The text of the exception under way.
-std::string current_message();
 
 template <class Batch>
 struct Loaded {

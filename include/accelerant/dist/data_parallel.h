@@ -56,6 +56,11 @@ struct DataParallelOptions {
   // memory. They must then not be replaced or detached; zero_grad() is fine. Default: false.
   bool gradient_as_bucket_view = false;
 
+  // Copy the gradients of a group into its buffer all at once when the last of them is there, rather than each when
+  // it comes: two kernels for a group instead of one or two for each parameter. For models of many small parameters
+  // on GPUs. Needs libtorch 2.12. Default: false.
+  bool batched_grad_copy = false;
+
   // Gradients are exchanged in groups of about this size, in MiB: small ones start earlier, large ones
   // have less overhead. Default: 25, with a first group of 1 MiB. If it is set, the first group has
   // this size too.

@@ -117,12 +117,22 @@ class FusedStep final : public ScaledStep {
   // The optimizer's state was changed from outside: it is read anew before the next step.
   void reload();
 
-  // Brings options that have changed (learning rates) to the device, for a captured step that is about to be
-  // replayed. step() does it by itself.
-  void refresh_options();
+  // --- For steps in CUDA graphs. All of this happens by itself in a step that is not captured. ---
 
-  // Whether a captured step can be replayed: the optimizer's state is the one that it was captured with.
-  bool is_settled();
+  // Before a step is captured, and before each replay: brings what has changed on the host since (learning rates,
+  // 16-bit parameters that have a float32 copy) to the device.
+  void prepare_replay();
+
+  // After a replay, whose step has written the parameters behind autograd's back.
+  void note_replayed();
+
+  // Another number when a step that was captured before would not be the optimizer's any more: its state was loaded,
+  // its options were replaced or are of another kind, parameters have come or gone.
+  uint64_t fingerprint();
+
+  // What the steps that were captured since the last call work with: to be kept as long as their graphs. What is not
+  // taken is kept here.
+  std::vector<at::Tensor> take_memory_of_graphs();
 
  private:
   class Impl;

@@ -26,9 +26,19 @@ void OptimizerState::refuse_capture_of_host_step() {
       "are turned off");
 }
 
-void OptimizerState::refresh_options() { step_.refresh_options(); }
+uint64_t OptimizerState::fingerprint_for_graphs() {
+  return step_.of_graphs() != nullptr ? step_.of_graphs()->fingerprint() : 0;
+}
 
-void OptimizerState::end_capture() { step_.discard(); }
+void OptimizerState::prepare_replay() {
+  if (step_.of_graphs() != nullptr) step_.of_graphs()->prepare_replay();
+}
+
+std::vector<at::Tensor> OptimizerState::end_capture() {
+  step_.discard();
+  if (step_.of_graphs() == nullptr) return {};
+  return step_.of_graphs()->take_memory_of_graphs();
+}
 
 // Kernels of a graph write behind autograd's back.
 void OptimizerState::note_gradients_written() {
@@ -39,6 +49,7 @@ void OptimizerState::note_gradients_written() {
 }
 
 void OptimizerState::note_parameters_written() {
+  if (step_.of_graphs() != nullptr) return step_.of_graphs()->note_replayed();
   any_parameter([](const at::Tensor& parameter) {
     parameter.unsafeGetTensorImpl()->bump_version();
     return false;
@@ -59,6 +70,7 @@ OptimizerState::Progress OptimizerState::progress() const {
           .stage = stage_,
           .last_step = last_step_,
           .has_used_gradients = has_used_gradients(),
+          .has_cleared_gradients = has_cleared_gradients(),
           .backwards_at_last_step = backwards_at_last_step_};
 }
 
@@ -68,6 +80,7 @@ void OptimizerState::restore(const Progress& progress) {
   last_step_ = progress.last_step;
   // A capture writes to no gradient, but counts as if it had.
   used_gradients_ = progress.has_used_gradients ? fingerprint_of_gradients() : 0;
+  cleared_gradients_ = progress.has_cleared_gradients ? fingerprint_of_gradients() : 0;
   backwards_at_last_step_ = progress.backwards_at_last_step;
 }
 

@@ -7,11 +7,13 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerator/capture/host_state.h"
 #include "accelerator/optimizer_state.h"
+#include "tensor/current_message.h"
 
 namespace accelerant::detail {
 namespace {
@@ -20,6 +22,8 @@ using Tensors = std::vector<at::Tensor>;
 
 // Kinds of steps that are remembered for having run once: a program with more would never capture them anyway.
 constexpr std::size_t kMostKindsSeen = 256;
+
+constexpr int64_t kCallsUntilItIsSaid = 16;
 
 void check(const CaptureOptions& options) {
   const auto require = [](const char* name, int64_t value) {
@@ -111,9 +115,10 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
   forget_graphs_of_other_surroundings(*core);
   const bool keeps_gradients = core->window_rules().steps > 1 || has_any_gradient(*core);
   if (keeps_gradients) kept_.attach();
-  if (!why_not_now(*core, windows_).empty()) {
-    return run_eagerly(*core, inputs, body, keeps_gradients);
+  if (const std::string reason = why_not_now(*core, windows_); !reason.empty()) {
+    return run_eagerly_because(*core, reason, inputs, body, keeps_gradients);
   }
+  calls_in_vain_ = 0;
   const StepKey key = key_of_step(*core, inputs, windows_, keeps_gradients);
   if (Captured* const known = find(key)) return replay(*core, *known, inputs);
   if (!may_capture(key)) return run_eagerly(*core, inputs, body, keeps_gradients, &key);
@@ -122,9 +127,10 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
 }
 
 void CaptureEngine::forget_graphs_of_other_surroundings(const Core& core) {
-  const uint64_t now = fingerprint_of_surroundings(core);
-  if (now == surroundings_) return;
-  surroundings_ = now;
+  Surroundings now = surroundings_of(core);
+  const bool are_of_use = surroundings_.allow_graphs_in(now);
+  surroundings_ = std::move(now);
+  if (are_of_use) return;
   graphs_.clear();
   seen_.clear();
   windows_.clear();
@@ -169,6 +175,16 @@ StepOutputs CaptureEngine::run_eagerly(Core& core, const Tensors& inputs, const 
   return outputs;
 }
 
+StepOutputs CaptureEngine::run_eagerly_because(Core& core, const std::string& reason,
+                                               const Tensors& inputs, const StepBody& body,
+                                               bool keeps_gradients) {
+  if (++calls_in_vain_ == kCallsUntilItIsSaid) {
+    log_on_main(LogLevel::warning,
+                c10::str("capture(): the last ", calls_in_vain_, " calls ran eagerly: ", reason));
+  }
+  return run_eagerly(core, inputs, body, keeps_gradients);
+}
+
 bool CaptureEngine::learn(const StepRecorder& recorder) {
   const auto add_new = [](auto& known, const auto& seen) {
     bool is_new = false;
@@ -206,14 +222,15 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
     return nullptr;
   }
   while (graphs() >= options_.max_graphs) graphs_.pop_back();
-  Captured& captured = graphs_.emplace_front();
+  Graphs made(1);
+  Captured& captured = made.front();
   captured.key = key;
   captured.inputs = rooms_for(inputs);
   fill(captured.inputs, inputs);
   if (keeps_gradients) captured.gradients = kept_.tensors();
 
   core.settle_schedules();  // which may wait for the device, and a capture may not
-  for (OptimizerState* optimizer : optimizers_) optimizer->refresh_options();
+  for (OptimizerState* optimizer : optimizers_) optimizer->prepare_replay();
   const HostState before(core);
   std::string failure;
   // Casts of weights in the cache are from before, and those of the graph are of no use to others.
@@ -222,10 +239,8 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
     captured.graph = backend_->capture(core, [this, &core, &captured, body, keeps_gradients] {
       run_captured(core, captured, body, keeps_gradients);
     });
-  } catch (const std::exception& error) {
-    failure = error.what();
   } catch (...) {
-    failure = "it throws what is no std::exception";
+    failure = current_message();
   }
   at::autocast::clear_cache();
   if (keeps_gradients) {
@@ -235,9 +250,12 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   }
   before.restore(core);
   core.scaler.discard_checks();
-  for (OptimizerState* optimizer : optimizers_) optimizer->end_capture();
+  for (OptimizerState* optimizer : optimizers_) {
+    std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
+  }
   if (failure.empty()) {
     ++captures_;
+    graphs_.splice(graphs_.begin(), made);
     return &captured;
   }
   give_up(failure);
@@ -275,12 +293,14 @@ void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody&
   }
 }
 
-StepOutputs CaptureEngine::replay(const Core& core, Captured& captured, const Tensors& inputs) {
+StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors& inputs) {
+  const auto span = core.timeline().span(Phase::step, "captured step");
   fill(captured.inputs, inputs);
   captured.actions.run_before_launch();
   core.settle_schedules();
-  for (OptimizerState* optimizer : captured.actions.optimizers()) optimizer->refresh_options();
+  for (OptimizerState* optimizer : captured.actions.optimizers()) optimizer->prepare_replay();
   captured.graph->replay();
+  core.scaler.discard_checks();  // those that the graph makes are not kept apart from each other
   StepOutputs outputs{.tensors = copies_of(captured.outputs.tensors),
                       .structure = captured.outputs.structure};
   captured.actions.run_after_launch(copies_of(captured.actions.flags()));

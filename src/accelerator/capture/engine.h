@@ -34,6 +34,7 @@ class CaptureEngine {
     std::vector<at::Tensor> inputs = {};
     std::vector<at::Tensor> gradients = {};  // where they live longer than the step
     StepOutputs outputs = {};
+    std::vector<at::Tensor> memory = {};  // of optimizers' steps
     HostActions actions = {};
     std::unique_ptr<StepGraph> graph = nullptr;  // last, so that it is gone first
   };
@@ -49,12 +50,16 @@ class CaptureEngine {
   // Whether there was anything new.
   bool learn(const StepRecorder& recorder);
 
+  StepOutputs run_eagerly_because(Core& core, const std::string& reason,
+                                  const std::vector<at::Tensor>& inputs, const StepBody& body,
+                                  bool keeps_gradients);
+
   // Null if it fails, which is for good.
   Captured* capture(Core& core, const StepKey& key, const std::vector<at::Tensor>& inputs,
                     const StepBody& body, bool keeps_gradients);
   std::string why_it_cannot_be(const std::vector<at::Tensor>& inputs) const;
   void run_captured(Core& core, Captured& captured, const StepBody& body, bool keeps_gradients);
-  StepOutputs replay(const Core& core, Captured& captured, const std::vector<at::Tensor>& inputs);
+  StepOutputs replay(Core& core, Captured& captured, const std::vector<at::Tensor>& inputs);
   void give_up(const std::string& reason);
 
   std::weak_ptr<Core> core_;
@@ -63,7 +68,8 @@ class CaptureEngine {
   std::string why_not_;
 
   int64_t eager_calls_ = 0;
-  uint64_t surroundings_ = 0;
+  int64_t calls_in_vain_ = 0;  // in a row that could not be captured as things stood
+  Surroundings surroundings_;
   // What the step was seen to use.
   std::vector<std::shared_ptr<Window>> windows_;
   std::vector<OptimizerState*> optimizers_;

@@ -46,24 +46,15 @@ class CudaStepGraph final : public StepGraph {
 
   // Memory of the side stream, and what was noted as used there, is also used by replays elsewhere: whoever orders
   // something behind the side stream must be behind them.
-  ~CudaStepGraph() override {
-    try {
-      if (replayed_on_) wait_for(streams_->side, *replayed_on_);
-    } catch (const std::exception&) {
-      // The device is gone, and its work with it.
-    }
-  }
-
   void replay() override {
-    replayed_on_ = streams_->current();
     graph_->replay();
+    wait_for(streams_->side, streams_->current());
   }
 
  private:
   std::unique_ptr<compat::CudaGraph> graph_;
   std::shared_ptr<compat::GraphPool> pool_;
   std::shared_ptr<const Streams> streams_;
-  std::optional<c10::Stream> replayed_on_;
 };
 
 class CudaBackend final : public GraphBackend {

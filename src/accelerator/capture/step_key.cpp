@@ -1,5 +1,8 @@
 #include "accelerator/capture/step_key.h"
 
+#include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -43,6 +46,12 @@ void add_window(StepKey& key, const Core& core, Window window) {
   add(key, is_corrected ? micro_steps : 0);
 }
 
+// What the program has set around the call.
+void add_autocast(StepKey& key, c10::DeviceType device) {
+  add(key, at::autocast::is_autocast_enabled(device));
+  add(key, static_cast<int64_t>(at::autocast::get_autocast_dtype(device)));
+}
+
 void add_optimizer(StepKey& key, const OptimizerState& optimizer, const Windows& windows) {
   const auto& window = optimizer.window();
   const bool is_entered = std::ranges::find(windows, window) != windows.end();
@@ -64,7 +73,8 @@ StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs, con
   add(key, keeps_gradients);
   add(key, core.manual_sync);
   add(key, core.window_rules().steps);
-  for (const auto& model : core.models.all()) add(key, model->module().is_training());
+  add_autocast(key, core.options.device->type());
+  for (const auto& model : core.models.all()) key.push_back(model->module().modes());
   for (const auto& window : windows) add_window(key, core, *window);
   for (const auto& window : core.accumulation.windows()) {
     const bool is_entered = std::ranges::find(windows, window) != windows.end();
@@ -74,7 +84,15 @@ StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs, con
   return key;
 }
 
-uint64_t fingerprint_of_surroundings(const Core& core) {
+bool Surroundings::allow_graphs_in(const Surroundings& there) const {
+  // Of an optimizer that had not stepped there can be no graph with its step.
+  const auto is_same = [](uint64_t here, uint64_t now) { return here == 0 || here == now; };
+  return objects_and_rules == there.objects_and_rules &&
+         std::ranges::equal(optimizers, there.optimizers, is_same);
+}
+
+Surroundings surroundings_of(const Core& core) {
+  Surroundings surroundings;
   std::size_t fingerprint = 1;
   mix(fingerprint, static_cast<std::size_t>(core.models.version()));
   mix(fingerprint, static_cast<std::size_t>(core.optimizers.version()));
@@ -93,17 +111,32 @@ uint64_t fingerprint_of_surroundings(const Core& core) {
     for (const at::Tensor& parameter : model->parameters()) mix_parameter(parameter);
   }
   for (const auto& optimizer : core.optimizers.all()) {
-    mix(fingerprint, optimizer->is_settled() ? 1 : 2);
+    surroundings.optimizers.push_back(optimizer->fingerprint_for_graphs());
     optimizer->any_parameter(mix_parameter);
   }
-  return fingerprint;
+  surroundings.objects_and_rules = fingerprint;
+  return surroundings;
 }
 
 bool waits_for_scaler_update(const Core& core) {
   return core.scaler.is_enabled() && core.scaler_has_checks;
 }
 
+// Autograd binds the gradient of a parameter to the stream of the first operation that uses it, for as long as any
+// result of it lives. A capture cannot join other streams.
+bool has_live_graph(const Core& core) {
+  const auto models = core.models.all();
+  return std::ranges::any_of(models, [](const auto& model) {
+    return std::ranges::any_of(model->parameters(), [](const at::Tensor& parameter) {
+      return torch::autograd::impl::try_get_grad_accumulator(parameter) != nullptr;
+    });
+  });
+}
+
 std::string why_not_now(const Core& core, const Windows& windows) {
+  if (has_live_graph(core)) {
+    return "the program holds an output or a loss of a forward outside of the step; detach() it";
+  }
   if (waits_for_scaler_update(core)) return "the loss scale is not up to date";
   if (core.accumulation.open() != nullptr) return "an accumulate() is open around it";
   for (const auto& window : windows) {

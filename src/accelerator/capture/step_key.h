@@ -21,9 +21,17 @@ using StepKey = std::vector<uint64_t>;
 StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs,
                     const std::vector<std::shared_ptr<Window>>& windows, bool keeps_gradients);
 
-// Another number when a graph of before would work on what is not the training's any more: objects came or went,
-// parameters have moved, a state was loaded, or rules have changed that are part of graphs.
-uint64_t fingerprint_of_surroundings(const Core& core);
+// What graphs rely on, whatever their keys: objects, the memory of parameters and of optimizers' states, and rules that
+// are part of them.
+struct Surroundings {
+  uint64_t objects_and_rules = 0;
+  std::vector<uint64_t> optimizers =
+      {};  // 0 for one that has not stepped on the device as it is now
+
+  // Whether graphs that were captured here can be replayed there.
+  bool allow_graphs_in(const Surroundings& there) const;
+};
+Surroundings surroundings_of(const Core& core);
 
 // Whether an optimizer was unscaled or stepped since the last update of the loss scale.
 bool waits_for_scaler_update(const Core& core);
