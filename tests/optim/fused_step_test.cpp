@@ -340,8 +340,35 @@ double cpu_seconds_of(int who) {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-TEST(FusedStepThreads, ShareTheWork) {
-  const int threads = at::get_num_threads();
+class FusedStepThreads : public testing::Test {
+ protected:
+  ~FusedStepThreads() override { at::set_num_threads(threads_); }
+
+ private:
+  const int threads_ = at::get_num_threads();
+};
+
+TEST_F(FusedStepThreads, GiveTheSameBits) {
+  const auto train = [](int threads) {
+    at::set_num_threads(threads);
+    torch::manual_seed(3);
+    auto parameters = awkward_parameters(at::kFloat);
+    torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01));
+    FusedStep fused(optimizer);
+    std::vector<at::Tensor> norms;
+    for (int i = 0; i < 4; ++i) {
+      set_random_gradients(parameters);
+      norms.push_back(fused.clip_grad_norm_(0.5));
+      fused.step();
+    }
+    parameters.insert(parameters.end(), norms.begin(), norms.end());
+    return parameters;
+  };
+  const auto expected = train(1);
+  for (const int threads : {2, 3, 7}) expect_same(train(threads), expected, "threads");
+}
+
+TEST_F(FusedStepThreads, ShareTheWork) {
   at::set_num_threads(2);
   at::Tensor parameter = torch::ones({1 << 20}).requires_grad_();
   parameter.mutable_grad() = torch::ones({1 << 20});
@@ -353,7 +380,6 @@ TEST(FusedStepThreads, ShareTheWork) {
   for (int i = 0; i < 200; ++i) fused.step();
   const double of_this_thread = cpu_seconds_of(RUSAGE_THREAD) - own;
   EXPECT_GT(cpu_seconds_of(RUSAGE_SELF) - all, 1.3 * of_this_thread);
-  at::set_num_threads(threads);
 }
 #endif
 
