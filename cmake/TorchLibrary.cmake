@@ -71,13 +71,12 @@ if(ACCELERANT_WITH_CUDA)
 endif()
 message(STATUS "NCCL: ${ACCELERANT_WITH_NCCL}")
 
-# at::parallel_for is code in torch's headers, and one thread's unless it is compiled with OpenMP. The
-# runtime is the one that libtorch brings: both have the same name, so a program loads one.
+# at::parallel_for is code in torch's headers, and one thread's unless it is compiled with OpenMP. The runtime of
+# g++ has the name of the one that libtorch brings, so a program loads one; that of another compiler would be a
+# second one beside it.
 set(ACCELERANT_WITH_OPENMP OFF)
-if(NOT ACCELERANT_SANITIZE MATCHES "thread")  # which does not see how the runtime orders threads
-  find_package(OpenMP QUIET COMPONENTS CXX)
-  if(OpenMP_CXX_FOUND)
-    set(ACCELERANT_WITH_OPENMP ON)
-  endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
+   NOT ACCELERANT_SANITIZE MATCHES "thread")  # which does not see how the runtime orders threads
+  set(ACCELERANT_WITH_OPENMP ON)
 endif()
 message(STATUS "OpenMP: ${ACCELERANT_WITH_OPENMP}")

@@ -43,7 +43,7 @@ class Graph : public at::cuda::CUDAGraph {
   }
 
   // After a failure anywhere from capture_begin() to the end of capture_end().
-  void give_up() {
+  void give_up(bool has_begun) {
     cudaGraph_t captured = nullptr;
     if (cudaStreamEndCapture(capture_stream_, &captured) == cudaSuccess && captured != nullptr) {
       C10_CUDA_CHECK_WARN(cudaGraphDestroy(captured));
@@ -53,7 +53,7 @@ class Graph : public at::cuda::CUDAGraph {
         [&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_); });
     succeeds([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(mempool_id_); });
     for (auto& [generator, increment] : captured_generator_states_) end_capture_of(*generator);
-    if (has_pool) capture_ended_ = true;  // so that reset() gives it back
+    if (has_begun || has_pool) capture_ended_ = true;  // so that reset() gives it back
   }
 };
 
@@ -71,8 +71,10 @@ std::unique_ptr<CudaGraph> CudaGraph::capture(const GraphPool& pool,
                                               const std::function<void()>& work) {
   auto impl = std::make_unique<Impl>();
   Graph& graph = impl->graph;
+  bool has_begun = false;
   try {
     graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+    has_begun = true;
     work();
     if (!graph.is_valid()) {
       throw Error("The capture was ended by an operation that a CUDA graph cannot hold",
@@ -80,7 +82,7 @@ std::unique_ptr<CudaGraph> CudaGraph::capture(const GraphPool& pool,
     }
     graph.capture_end();
   } catch (...) {
-    graph.give_up();
+    graph.give_up(has_begun);
     throw;
   }
   return std::unique_ptr<CudaGraph>(new CudaGraph(std::move(impl)));

@@ -139,7 +139,8 @@ class Reducer : public c10d::Reducer {
     for (const size_t index : learnt.arrival) push_rebuilt_params(index);
   }
 
-  // Parameters whose gradients are parts of buckets. The Reducer divides these; others it multiplies by the inverse.
+  // Parameters whose gradients are parts of buckets. The Reducer divides these; others it multiplies by the inverse,
+  // unless it copies them in batches, which it divides as a whole.
   std::vector<size_t> gradients_in_buckets() const {
     const std::lock_guard lock(mutex_);
     std::vector<size_t> found;

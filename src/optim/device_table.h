@@ -26,7 +26,7 @@ class DeviceTable {
     }
     const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
     // A graph brings its own table to its own place at every replay: later steps must not use that place.
-    const bool capturing = compat::current_capture() != 0;
+    const bool capturing = compat::current_capture(device) != 0;
     if (capturing || of_graph_ || !copy_.defined() || copy_.device() != device ||
         copy_.numel() < bytes) {
       copy_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));

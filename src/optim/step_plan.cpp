@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/util/hash.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -115,14 +114,14 @@ bool StepPlan::is_state_known() {
 StepPlan::Readiness StepPlan::prepare() {
   if (built_ && !is_state_known()) reload_ = true;
   // A graph has tables of its own, which it fills in every replay.
-  if (!built_ || reload_ || capture_ != compat::current_capture() || !look()) {
+  if (!built_ || reload_ || capture_ != compat::current_capture(device_) || !look()) {
     const Readiness readiness = rebuild();
     if (readiness != Readiness::ready) return readiness;
   } else {
     upload_options(/*all=*/false);
   }
   pack_gradients();
-  settle_masters();
+  for (Slot* slot : masters_) settle_master(*slot);
   return tensors_.host.empty() ? Readiness::no_gradients : Readiness::ready;
 }
 
@@ -135,7 +134,7 @@ void StepPlan::upload_options(bool all) {
     changed = true;
   }
   if (!changed) return;
-  if (compat::current_capture() != 0) {
+  if (compat::current_capture(device_) != 0) {
     throw Error(ErrorDetails{
         .problem = "options of an optimizer changed right before its step was captured",
         .expected = "the learning rates of the last step before",
@@ -147,14 +146,14 @@ void StepPlan::upload_options(bool all) {
 void StepPlan::prepare_replay() {
   if (!built_ || !are_groups_known()) return;
   upload_options(/*all=*/false);
-  settle_masters();
+  for (auto& [parameter, slot] : slots_) settle_master(*slot);
   // A replay counts on the device, and nobody else tells.
   steps_ahead_ = steps_.defined();
 }
 
 uint64_t StepPlan::fingerprint() {
   if (!built_ || reload_ || !is_state_known() || !are_groups_known()) return 0;
-  return c10::get_hash(steps_.const_data_ptr(), groups_.data());
+  return generation_;
 }
 
 void StepPlan::pack_gradients() {
@@ -164,15 +163,14 @@ void StepPlan::pack_gradients() {
 }
 
 // A parameter that was written by others since our last step counts, where it is not just its master's image.
-void StepPlan::settle_masters() {
+void StepPlan::settle_master(Slot& slot) {
+  const at::Tensor& parameter = slot.parameter;
+  const int64_t version = version_of(*parameter.unsafeGetTensorImpl());
+  if (!slot.master.defined() || slot.parameter_version == version) return;
   const at::NoGradGuard no_grad;
-  for (Slot* slot : masters_) {
-    const at::Tensor& parameter = slot->parameter;
-    if (slot->parameter_version == version_of(*parameter.unsafeGetTensorImpl())) continue;
-    slot->parameter_version = version_of(*parameter.unsafeGetTensorImpl());
-    const at::Tensor image = slot->master.to(parameter.scalar_type());
-    slot->master.copy_(at::where(image.eq(parameter), slot->master, parameter.to(at::kFloat)));
-  }
+  slot.parameter_version = version;
+  const at::Tensor image = slot.master.to(parameter.scalar_type());
+  slot.master.copy_(at::where(image.eq(parameter), slot.master, parameter.to(at::kFloat)));
 }
 
 kernels::StepTables StepPlan::tables() const {
@@ -191,18 +189,20 @@ void StepPlan::applied() {
   for (const Seen& seen : seen_) {
     if (seen.tensor >= 0) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
   }
-  note_masters_in_step();
+  for (Slot* slot : masters_) {
+    slot->parameter_version = version_of(*slot->parameter.unsafeGetTensorImpl());
+  }
   steps_ahead_ = true;
 }
 
 // Which parameters the graph has is not known here.
 void StepPlan::note_replayed() {
-  for (const Seen& seen : seen_) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
-  note_masters_in_step();
-}
-
-void StepPlan::note_masters_in_step() {
-  for (Slot* slot : masters_) {
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      parameter.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+  for (auto& [parameter, slot] : slots_) {
     slot->parameter_version = version_of(*slot->parameter.unsafeGetTensorImpl());
   }
 }
@@ -217,7 +217,7 @@ void StepPlan::sync() {
     if (entry == states.end() || entry->second.get() != slot->state) continue;
     const FusedState state =
         fused_state_of(kind_, optimizer_, slot->parameter, slot->rule, slot->master.defined());
-    if (slot->index >= counts.numel()) continue;  // not stepped yet
+    if (slot->index >= slot_count_ - std::ssize(new_slots_)) continue;  // not on the device yet
     const int64_t steps = count[slot->index];
     if (state.step != nullptr) *state.step = steps;
     if (slot->fresh_momentum && steps == 0) {

@@ -108,11 +108,12 @@ class StepPlan {
   Slot& slot_of(const at::Tensor& parameter, std::size_t group);
   void fill(Slot& slot, const at::Tensor& parameter, std::size_t group);
   bool has_other_rules();
+  bool has_slot_for(const at::Tensor& parameter) const;
+  void refuse_in_capture(bool has_changes) const;
   void sort_into_segments(std::vector<Place> places);
   void bring_steps();
   void pack_gradients();
-  void settle_masters();
-  void note_masters_in_step();
+  static void settle_master(Slot& slot);
 
   torch::optim::Optimizer& optimizer_;
   const OptimizerKind& kind_;
@@ -123,13 +124,14 @@ class StepPlan {
   bool reload_ = true;
   uint64_t capture_ = 0;  // that the tables were built in; 0: none
   int64_t gradients_version_ = 0;
+  uint64_t generation_ = 0;  // of what graphs rely on
 
   // By parameter. Slots stay when a parameter has no gradient for a while.
   std::unordered_map<const c10::TensorImpl*, std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> new_slots_;  // whose counts are not on the device yet
   int64_t slot_count_ = 0;
-  at::Tensor
-      steps_;  // int64 on the device, by slot; with room for all parameters, as graphs know the place
+  // int64 on the device, by slot. With room for all parameters, as graphs know the place.
+  at::Tensor steps_;
   bool steps_ahead_ = false;
 
   std::vector<std::size_t> group_sizes_;

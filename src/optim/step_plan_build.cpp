@@ -264,6 +264,7 @@ void StepPlan::bring_steps() {
                                  at::TensorOptions().dtype(at::kLong).device(device_));
     if (old_count > 0) steps.narrow(0, 0, old_count).copy_(steps_.narrow(0, 0, old_count));
     steps_ = std::move(steps);
+    ++generation_;
   }
   if (new_slots_.empty()) return;
   at::Tensor counts =
@@ -276,12 +277,18 @@ void StepPlan::bring_steps() {
   new_slots_.clear();
 }
 
-// What was made in a capture would be made anew by every replay.
-void refuse_in_capture(bool has_changes) {
-  if (!has_changes || compat::current_capture() == 0) return;
+// What was made in a capture would be made anew by every replay, and never if the capture fails.
+void StepPlan::refuse_in_capture(bool has_changes) const {
+  if (!has_changes || compat::current_capture(device_) == 0) return;
   throw Error(ErrorDetails{.problem = "an optimizer has other parameters, state or options than in "
                                       "the steps before it was captured",
                            .hint = "step once before the capture begins"});
+}
+
+bool StepPlan::has_slot_for(const at::Tensor& parameter) const {
+  const auto slot = slots_.find(parameter.unsafeGetTensorImpl());
+  return slot != slots_.end() &&
+         slot->second->storage.unsafeGetStorageImpl() == parameter.storage().unsafeGetStorageImpl();
 }
 
 bool StepPlan::has_other_rules() {
@@ -297,8 +304,9 @@ StepPlan::Readiness StepPlan::rebuild() {
   built_ = false;
   ++gradients_version_;
   auto& groups = optimizer_.param_groups();
-  refuse_in_capture(reload_ || has_other_rules());
-  if (has_other_rules()) {
+  const bool was_broken_off = !new_slots_.empty();  // by an exception, when there was no memory
+  refuse_in_capture(reload_ || has_other_rules() || was_broken_off);
+  if (has_other_rules() || was_broken_off) {
     // Rare enough to wait: what a count means depends on the rule.
     sync();
     reload_ = true;
@@ -309,8 +317,10 @@ StepPlan::Readiness StepPlan::rebuild() {
     slot_count_ = 0;
     steps_.reset();
     steps_ahead_ = false;
+    ++generation_;
   }
   reload_ = false;
+  if (group_sizes_.size() != groups.size()) ++generation_;
   group_sizes_.clear();
   readers_.clear();
   rules_.clear();
@@ -334,6 +344,7 @@ StepPlan::Readiness StepPlan::rebuild() {
       if (!gradient.defined()) continue;
       if (first) device_ = parameter.device();
       first = false;
+      refuse_in_capture(!has_slot_for(parameter));
       reason_ = is_new ? reason_against(parameter, gradient) : "a parameter that is in it twice";
       if (!reason_.empty()) return Readiness::impossible;
     }
@@ -352,10 +363,9 @@ StepPlan::Readiness StepPlan::rebuild() {
   std::erase_if(slots_, [&](const auto& entry) { return !here.contains(entry.first); });
 
   sort_into_segments(std::move(places));
-  refuse_in_capture(!new_slots_.empty());
   bring_steps();
   groups_.host.resize(groups.size());
-  capture_ = compat::current_capture();
+  capture_ = compat::current_capture(device_);
   upload_options(/*all=*/capture_ == 0);
   tensors_.upload(device_, of_graphs_);
   gradients_.upload(device_, of_graphs_);

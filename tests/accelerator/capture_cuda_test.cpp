@@ -107,6 +107,32 @@ TEST_F(CaptureOnCuda, StepsParametersThatComeLater) {
   }
 }
 
+// What its first gradient makes in the optimizer's state must not stay in the memory of a graph that failed.
+TEST_F(CaptureOnCuda, FailsWithAParameterThatComesInTheCapture) {
+  const auto train = [](bool is_captured) {
+    Accelerator accelerator;
+    torch::manual_seed(2);
+    TwoHeads net;
+    torch::optim::AdamW adamw(net->parameters(), 0.05);
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    int calls = 0;
+    const auto body = [&](const torch::Tensor& x) {
+      // The fourth is captured.
+      accelerator.backward(model(++calls < 4 ? x : x.repeat({2, 1})).pow(2).mean());
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    auto step = accelerator.capture(body);
+    const auto x = torch::ones({1, 3}, accelerator.device());
+    for (int i = 0; i < 8; ++i) is_captured ? step(x) : body(x);
+    EXPECT_EQ(contains(step.why_not(), "other parameters"), is_captured);
+    return net->parameters();
+  };
+  const auto got = train(true);
+  const auto expected = train(false);
+  for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].equal(expected[i])) << i;
+}
+
 TEST_F(CaptureOnCuda, SavesAndLoadsBetweenReplays) {
   for (const Precision precision : {Precision::no, Precision::fp16}) {
     for (const int64_t steps : {1, 2}) {

@@ -191,6 +191,15 @@ TEST_F(Capture, WaitsForAGraphOfAutogradThatIsAlive) {
   expect_to_wait_for_a_graph_of_autograd(with_steps(1));
 }
 
+TEST_F(Capture, IsNotKeptFromItByCastsThatAnAutocastHolds) {
+  CapturedTraining training(with_steps(1, Precision::bf16));
+  auto step = training.captured();
+  const SameBatch batch(training);
+  const accelerant::AutocastGuard autocast({.device_type = at::kCPU, .dtype = at::kBFloat16});
+  for (int i = 0; i < 6; ++i) step(batch.x, batch.y);
+  EXPECT_TRUE(step.is_captured()) << step.why_not();
+}
+
 TEST_F(Capture, StepsParametersThatComeLater) {
   expect_parameters_that_come_later_to_count(on_cpu());
 }

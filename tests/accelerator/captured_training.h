@@ -216,6 +216,7 @@ inline void expect_changes_between_replays_to_count(const CaptureSetup& setup) {
     group.set_options(std::make_unique<torch::optim::AdamWOptions>(0.2));
     run(4);
     static_cast<torch::optim::AdamWOptions&>(group.options()).amsgrad(true);
+    training->body(batch.x, batch.y);
     run(4);
     training->accelerator.set_gradient_accumulation_steps(3);
     run(12);

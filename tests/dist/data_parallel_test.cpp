@@ -148,6 +148,10 @@ std::vector<Case> cases_of_batched_copies() {
        {"in", "out", "other_out"},
        {.find_unused_parameters = true, .batched_grad_copy = true},
        run_with_unused},
+      {"unused with views",
+       {"in", "out", "other_out"},
+       {.find_unused_parameters = true, .gradient_as_bucket_view = true, .batched_grad_copy = true},
+       run_with_unused},
       {"sparse", {"words", "out"}, {.batched_grad_copy = true}, run_sparse},
       {"two backwards", {"in", "out"}, {.batched_grad_copy = true}, run_two_backwards},
   };

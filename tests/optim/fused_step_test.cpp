@@ -353,6 +353,7 @@ TEST_F(FusedStepThreads, GiveTheSameBits) {
     at::set_num_threads(threads);
     torch::manual_seed(3);
     auto parameters = awkward_parameters(at::kFloat);
+    parameters.push_back(torch::randn({300'000}).requires_grad_());  // work for many
     torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01));
     FusedStep fused(optimizer);
     std::vector<at::Tensor> norms;

@@ -11,7 +11,7 @@ import subprocess
 @functools.cache
 def seed_from_environment() -> int:
     """The seed of this run's random tests; set ACCELERANT_SEED to repeat a failing one."""
-    seed = int(os.environ.get("ACCELERANT_SEED", random.SystemRandom().randrange(2**32)))
+    seed = int(os.environ.get("ACCELERANT_SEED") or random.SystemRandom().randrange(2**32))
     print(f"\nACCELERANT_SEED={seed}")
     return seed
 

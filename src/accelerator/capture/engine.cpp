@@ -118,10 +118,17 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
   if (const std::string reason = why_not_now(*core, windows_); !reason.empty()) {
     return run_eagerly_because(*core, reason, inputs, body, keeps_gradients);
   }
-  calls_in_vain_ = 0;
   const StepKey key = key_of_step(*core, inputs, windows_, keeps_gradients);
   if (Captured* const known = find(key)) return replay(*core, *known, inputs);
   if (!may_capture(key)) return run_eagerly(*core, inputs, body, keeps_gradients, &key);
+  // Casts of weights in the cache are from before, and hold graphs of autograd.
+  at::autocast::clear_cache();
+  if (has_live_graph(*core)) {
+    return run_eagerly_because(
+        *core,
+        "the program holds an output or a loss of a forward outside of the step; detach() it",
+        inputs, body, keeps_gradients);
+  }
   Captured* const captured = capture(*core, key, inputs, body, keeps_gradients);
   return captured != nullptr ? replay(*core, *captured, inputs) : detached(body(inputs));
 }
@@ -233,8 +240,6 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   for (OptimizerState* optimizer : optimizers_) optimizer->prepare_replay();
   const HostState before(core);
   std::string failure;
-  // Casts of weights in the cache are from before, and those of the graph are of no use to others.
-  at::autocast::clear_cache();
   try {
     captured.graph = backend_->capture(core, [this, &core, &captured, body, keeps_gradients] {
       run_captured(core, captured, body, keeps_gradients);
@@ -242,7 +247,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   } catch (...) {
     failure = current_message();
   }
-  at::autocast::clear_cache();
+  at::autocast::clear_cache();  // casts of the graph are of no use to others
   if (keeps_gradients) {
     kept_.put_back(core);
   } else {
@@ -253,7 +258,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   for (OptimizerState* optimizer : optimizers_) {
     std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
   }
-  if (failure.empty()) {
+  if (captured.graph) {
     ++captures_;
     graphs_.splice(graphs_.begin(), made);
     return &captured;
@@ -305,6 +310,7 @@ StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors&
                       .structure = captured.outputs.structure};
   captured.actions.run_after_launch(copies_of(captured.actions.flags()));
   is_replay_ = true;
+  calls_in_vain_ = 0;
   ++replays_;
   return outputs;
 }

@@ -122,21 +122,21 @@ bool waits_for_scaler_update(const Core& core) {
   return core.scaler.is_enabled() && core.scaler_has_checks;
 }
 
-// Autograd binds the gradient of a parameter to the stream of the first operation that uses it, for as long as any
-// result of it lives. A capture cannot join other streams.
 bool has_live_graph(const Core& core) {
+  const auto is_bound = [](const at::Tensor& parameter) {
+    return torch::autograd::impl::try_get_grad_accumulator(parameter) != nullptr;
+  };
   const auto models = core.models.all();
-  return std::ranges::any_of(models, [](const auto& model) {
-    return std::ranges::any_of(model->parameters(), [](const at::Tensor& parameter) {
-      return torch::autograd::impl::try_get_grad_accumulator(parameter) != nullptr;
-    });
-  });
+  const auto optimizers = core.optimizers.all();
+  return std::ranges::any_of(models,
+                             [&](const auto& model) {
+                               return std::ranges::any_of(model->parameters(), is_bound);
+                             }) ||
+         std::ranges::any_of(
+             optimizers, [&](const auto& optimizer) { return optimizer->any_parameter(is_bound); });
 }
 
 std::string why_not_now(const Core& core, const Windows& windows) {
-  if (has_live_graph(core)) {
-    return "the program holds an output or a loss of a forward outside of the step; detach() it";
-  }
   if (waits_for_scaler_update(core)) return "the loss scale is not up to date";
   if (core.accumulation.open() != nullptr) return "an accumulate() is open around it";
   for (const auto& window : windows) {

@@ -25,8 +25,8 @@ StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs,
 // are part of them.
 struct Surroundings {
   uint64_t objects_and_rules = 0;
-  std::vector<uint64_t> optimizers =
-      {};  // 0 for one that has not stepped on the device as it is now
+  // 0 for one that has not stepped on the device as it is now.
+  std::vector<uint64_t> optimizers = {};
 
   // Whether graphs that were captured here can be replayed there.
   bool allow_graphs_in(const Surroundings& there) const;
@@ -35,6 +35,10 @@ Surroundings surroundings_of(const Core& core);
 
 // Whether an optimizer was unscaled or stepped since the last update of the loss scale.
 bool waits_for_scaler_update(const Core& core);
+
+// Whether anything is alive that autograd has made with a parameter. It binds the gradient of a parameter to the stream
+// of the first operation that uses it for that long, and a capture cannot join other streams.
+bool has_live_graph(const Core& core);
 
 // Why no graph fits the state that the step begins with, although one may fit the next; empty if one can.
 std::string why_not_now(const Core& core, const std::vector<std::shared_ptr<Window>>& windows);
