@@ -30,6 +30,7 @@ class ModelState;
 class OptimizerState;
 class SchedulerState;
 class StepRecorder;
+struct CaptureStreams;
 
 struct PreparedLoader {
   int64_t number = 0;                      // in the order of preparation
@@ -99,6 +100,7 @@ struct Core {
   int64_t updates = 0;               // steps of optimizers so far
   int64_t loads = 0;                 // states loaded so far, or parts of one
   StepRecorder* recorder = nullptr;  // while a step runs that is or will be captured
+  std::shared_ptr<CaptureStreams> capture_streams = nullptr;  // made for the first of them
 
   // The last backward that exchanged gradients: when it ended, and how long this process had waited for others
   // by then. In seconds.

@@ -9,6 +9,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/failpoint.h"
+#include "accelerator/capture/recorder.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "dist/progress.h"
@@ -89,6 +90,12 @@ void run_timed(Core& core, const at::Tensor& loss, const std::function<void()>& 
   core.waited_at_last_backward = progress.waited();
 }
 
+// In a replay, too.
+void note_step(Core& core) {
+  core.world->progress().begin_step();
+  if (core.recorder != nullptr) core.recorder->note([&core] { note_step(core); });
+}
+
 }  // namespace
 
 void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
@@ -103,10 +110,11 @@ void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
       std::any_of(participants.begin(), participants.end(), [](const Participant& participant) {
         return participant.model->parallel()->averages_since(participant.preparations);
       });
-  core.world->progress().begin_step();
+  note_step(core);
+  const bool is_captured = core.recorder != nullptr && core.recorder->is_capturing();
   try {
     failpoint("backward");
-    if (exchanges) {
+    if (exchanges && !is_captured) {
       run_timed(core, loss, backward);
     } else {
       backward();

@@ -33,6 +33,7 @@ class ModelState {
   bool synchronises(const Core& core) const;
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() { --no_sync_depth_; }
+  bool is_in_no_sync() const { return no_sync_depth_ > 0; }
 
   // A forward that was not to be synchronised waits for its backward.
   bool has_local_forward() const { return has_local_forward_; }

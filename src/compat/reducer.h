@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <algorithm>
 #include <optional>
 
 #include "compat/torch_version.h"
@@ -95,6 +96,19 @@ class Reducer : public c10d::Reducer {
   bool rebuild_is_due() const {
     const std::lock_guard lock(mutex_);
     return should_rebuild_buckets() && !rebuilt_params_.empty();
+  }
+
+  // Whether rebuild_buckets() will never do anything again.
+  bool has_final_buckets() const {
+    const std::lock_guard lock(mutex_);
+    return !should_rebuild_buckets();
+  }
+
+  // Whether gradients are added up there, and then exchanged.
+  bool is_on_stream(const c10::Stream& stream) const {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::all_of(grad_accumulators_,
+                               [&](const auto& node) { return node->stream() == stream; });
   }
 
   // Notes the order of gradients from the backward that comes now. Two of them before the buckets are made

@@ -167,6 +167,7 @@ void DataParallel::State::rebuild_buckets() {
   require_part_in_join();
   exchange_joined(*world, "agreeing on the order of gradients",
                   [&](Groups&) { reducer->rebuild_buckets(); });
+  ++generation;
 }
 
 void DataParallel::State::arm(const std::vector<at::Tensor>& outputs) {

@@ -138,9 +138,10 @@ void DataParallel::State::make_reducer(std::vector<std::vector<size_t>> buckets)
   if (hook) made->register_comm_hook(hook);
   reducer = made;
   logger = its_logger;
+  ++generation;
 }
 
-DataParallel::State::~State() {
+void DataParallel::State::drop_reducer() {
   try {
     logger.reset();
     reducer.reset();
@@ -148,5 +149,7 @@ DataParallel::State::~State() {
     // Both may complain of an iteration that was broken off, which has been told before.
   }
 }
+
+DataParallel::State::~State() { drop_reducer(); }
 
 }  // namespace accelerant::dist

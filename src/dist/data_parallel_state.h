@@ -20,6 +20,7 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
 
   // A new Reducer in place of the one there may be, with the hook. Of its own buckets unless some are given.
   void make_reducer(std::vector<std::vector<size_t>> buckets = {});
+  void drop_reducer();
 
   // Makes the next backward() reduce. `outputs` tell what is unused, if that is to be found out.
   void arm(const std::vector<at::Tensor>& outputs);
@@ -57,6 +58,7 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // The Reducer reports to it and crashes without.
   std::shared_ptr<c10d::Logger> logger;
 
+  int64_t generation = 0;           // of the Reducer and its buckets
   bool buffers_due = true;          // the last forward with gradients was synchronised
   int64_t preparations = 0;         // calls of arm()
   bool graph_is_known = false;      // a static graph has had its first backward

@@ -153,11 +153,21 @@ void World::close() {
   }
   failure_handler_.reset();
   monitor_.reset();
+  for (const auto& registered : before_close_) {
+    if (const auto f = registered.lock()) (*f)();
+  }
   // The training's group first: its NCCL part may still talk through the store.
   groups_->data->shutdown();
   groups_->data.reset();
   groups_->control.reset();
   groups_.reset();
+}
+
+std::shared_ptr<void> World::before_close(std::function<void()> f) {
+  std::erase_if(before_close_, [](const auto& registered) { return registered.expired(); });
+  auto shared = std::make_shared<std::function<void()>>(std::move(f));
+  before_close_.push_back(shared);
+  return shared;
 }
 
 Groups& World::groups() const {

@@ -1,9 +1,8 @@
 // capture() without a GPU: steps that run eagerly, and the host's part of replays, with graphs that run the step anew.
 #include <gtest/gtest.h>
 
-#include "accelerator/capture/graph_backend.h"
-#include "accelerator/capture/host_state.h"
 #include "accelerator/captured_training.h"
+#include "accelerator/run_anew_backend.h"
 #include "support/expect_error.h"
 #include "support/gathered_log.h"
 
@@ -13,49 +12,11 @@ using namespace accelerator_test;
 using accelerant::Accelerator;
 using accelerant::CaptureOptions;
 using accelerant::Precision;
-using accelerant::detail::Core;
-using accelerant::detail::GraphBackend;
-using accelerant::detail::HostState;
-using accelerant::detail::StepGraph;
 
-// Does what a graph does to tensors, by running the step, and leaves what the host knows as it was.
-class RunAnew final : public StepGraph {
- public:
-  RunAnew(Core& core, std::function<void()> work)
-      : core_(core), work_(std::move(work)), at_capture_(core) {}
-
-  // The capture has run it for the first time.
-  void replay() override {
-    if (std::exchange(is_first_, false)) return;
-    const HostState now(core_);
-    at_capture_.restore(core_);
-    work_();
-    now.restore(core_);
-  }
-
- private:
-  Core& core_;
-  std::function<void()> work_;
-  HostState at_capture_;
-  bool is_first_ = true;
-};
-
-class RunAnewBackend final : public GraphBackend {
- public:
-  bool needs_steps_on_device() const override { return false; }
-  void run_beside(const std::function<void()>& work) override { work(); }
-  std::unique_ptr<StepGraph> capture(Core& core, std::function<void()> work) override {
-    auto graph = std::make_unique<RunAnew>(core, work);
-    work();
-    return graph;
-  }
-};
-
-// Graphs of that kind in place of CUDA's.
+// Graphs that run the step anew in place of CUDA's.
 class Capture : public testing::Test {
  private:
-  accelerant::detail::GraphBackendOverride override_{
-      [] { return std::make_unique<RunAnewBackend>(); }};
+  RunAnewInsteadOfCuda graphs_;
 };
 
 CaptureSetup with_steps(int64_t steps, Precision precision = Precision::no) {

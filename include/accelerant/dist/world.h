@@ -12,7 +12,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "accelerant/dist/environment.h"
 #include "accelerant/dist/process_group_options.h"
@@ -54,6 +56,9 @@ class World {
   // Ends the groups. Exchanges after that are an Error.
   void close();
 
+  // Calls f right before the groups end, for what must not outlive them, unless the result is gone by then.
+  std::shared_ptr<void> before_close(std::function<void()> f);
+
   // For other parts of the library. An Error if there are none.
   Groups& groups() const;
 
@@ -78,6 +83,7 @@ class World {
   std::unique_ptr<Groups> groups_;
   std::unique_ptr<Monitor> monitor_;
   std::unique_ptr<FailureHandler> failure_handler_;
+  std::vector<std::weak_ptr<std::function<void()>>> before_close_;
 };
 
 }  // namespace accelerant::dist

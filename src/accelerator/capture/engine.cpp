@@ -12,7 +12,9 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerator/capture/host_state.h"
+#include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
+#include "dist/captured_exchange.h"
 #include "tensor/current_message.h"
 
 namespace accelerant::detail {
@@ -90,6 +92,13 @@ bool is_elsewhere(const Tensors& tensors, c10::Device device) {
   });
 }
 
+bool has_gradients_to_exchange(const Core& core) {
+  const auto models = core.models.all();
+  return std::ranges::any_of(models, [](const auto& model) {
+    return model->parallel() != nullptr && dist::waits_for_backward(*model->parallel());
+  });
+}
+
 }  // namespace
 
 CaptureEngine::CaptureEngine(const std::shared_ptr<Core>& core, const CaptureOptions& options)
@@ -97,6 +106,9 @@ CaptureEngine::CaptureEngine(const std::shared_ptr<Core>& core, const CaptureOpt
   check(options);
   BackendChoice choice = backend_for(*core);
   backend_ = std::move(choice.backend);
+  if (backend_ && core->world->is_connected()) {
+    closing_ = core->world->before_close([this] { graphs_.clear(); });
+  }
   if (backend_) return;
   why_not_ = choice.why_not;
   log_on_main(LogLevel::info, "capture(): the step runs eagerly: " + why_not_);
@@ -107,47 +119,104 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
   is_replay_ = false;
   inputs = on_device(std::move(inputs), *core->options.device);
   const bool is_part_of_another = core->recorder != nullptr;
-  if (!backend_ || is_part_of_another || !at::GradMode::is_enabled()) {
+  // Inside join_uneven_inputs() not all processes may come.
+  if (!backend_ || is_part_of_another || core->joining || !at::GradMode::is_enabled()) {
     return detached(body(inputs));
   }
   core->checkpoints.finish_resume_if_all_are_there();
   core->update_scaler_if_due();  // as the step's backward would
-  forget_graphs_of_other_surroundings(*core);
+  take_exchanges_along(*core);
+  const bool lost_graphs = forget_graphs_of_other_surroundings(*core);
   const bool keeps_gradients = core->window_rules().steps > 1 || has_any_gradient(*core);
   if (keeps_gradients) kept_.attach();
-  if (const std::string reason = why_not_now(*core, windows_); !reason.empty()) {
-    return run_eagerly_because(*core, reason, inputs, body, keeps_gradients);
+
+  const Offer own = offer_for(*core, inputs, keeps_gradients);
+  const StepAgreement agreed = agree(
+      *core->world,
+      {.offer = own.offer, .key = own.key ? hash_of(*own.key) : 0, .lost_graphs = lost_graphs});
+  if (agreed.offer == StepOffer::none) {
+    give_up(own.offer == StepOffer::none ? own.reason : "another process cannot capture it");
+    return detached(body(inputs));
   }
-  const StepKey key = key_of_step(*core, inputs, windows_, keeps_gradients);
-  if (Captured* const known = find(key)) return replay(*core, *known, inputs);
-  if (!may_capture(key)) return run_eagerly(*core, inputs, body, keeps_gradients, &key);
-  // Casts of weights in the cache are from before, and hold graphs of autograd.
-  at::autocast::clear_cache();
-  if (has_live_graph(*core)) {
-    return run_eagerly_because(
-        *core,
-        "the program holds an output or a loss of a forward outside of the step; detach() it",
-        inputs, body, keeps_gradients);
+  if (agreed.lost_graphs) graphs_.clear();
+  if (agreed.offer == StepOffer::run) {
+    return run_eagerly(*core, own, inputs, body, keeps_gradients);
   }
-  Captured* const captured = capture(*core, key, inputs, body, keeps_gradients);
+  if (Captured* const known = find(*own.key, agreed.keys)) return replay(*core, *known, inputs);
+  if (agreed.offer == StepOffer::replay) {
+    return run_eagerly(*core, own, inputs, body, keeps_gradients);
+  }
+  Captured* const captured = capture(*core, *own.key, agreed.keys, inputs, body, keeps_gradients);
   return captured != nullptr ? replay(*core, *captured, inputs) : detached(body(inputs));
 }
 
-void CaptureEngine::forget_graphs_of_other_surroundings(const Core& core) {
+// Gradients that are exchanged come on the stream that was current when the exchange was set up.
+void CaptureEngine::take_exchanges_along(const Core& core) {
+  const auto stream = backend_->stream();
+  if (!stream || fingerprint_of_exchanges(core) == taken_exchanges_) return;
+  if (calls_in_vain_ % kCallsUntilItIsSaid != 0) return;  // as long as the program holds a graph
+  bool are_all_there = true;
+  for (const auto& model : core.models.all()) {
+    dist::DataParallel* const parallel = model->parallel();
+    if (parallel == nullptr || dist::is_on_stream(*parallel, *stream)) continue;
+    if (!dist::waits_for_backward(*parallel)) {
+      backend_->run_beside([&] { dist::move_to_current_stream(*parallel); });
+    }
+    are_all_there = are_all_there && dist::is_on_stream(*parallel, *stream);
+  }
+  if (are_all_there) taken_exchanges_ = fingerprint_of_exchanges(core);
+}
+
+bool CaptureEngine::forget_graphs_of_other_surroundings(const Core& core) {
   Surroundings now = surroundings_of(core);
   const bool are_of_use = surroundings_.allow_graphs_in(now);
   surroundings_ = std::move(now);
-  if (are_of_use) return;
+  if (are_of_use) return false;
+  const bool had_graphs = !graphs_.empty();
   graphs_.clear();
   seen_.clear();
   windows_.clear();
   optimizers_.clear();
   kept_ = {};
+  return had_graphs;
 }
 
-CaptureEngine::Captured* CaptureEngine::find(const StepKey& key) {
-  const auto found =
-      std::ranges::find_if(graphs_, [&](const Captured& captured) { return captured.key == key; });
+CaptureEngine::Offer CaptureEngine::offer_for(const Core& core, const Tensors& inputs,
+                                              bool keeps_gradients) const {
+  if (!declined_.empty()) return {.offer = StepOffer::none, .reason = declined_};
+  if (std::string reason = why_not_now(core, windows_); !reason.empty()) {
+    return {.offer = StepOffer::run, .reason = std::move(reason)};
+  }
+  Offer offer{.key = key_of_step(core, inputs, windows_, keeps_gradients)};
+  if (has_graph_for(*offer.key)) {
+    offer.offer = StepOffer::replay;
+    return offer;
+  }
+  if (!may_capture(*offer.key)) return offer;
+  if (std::string reason = why_it_cannot_be(core, inputs); !reason.empty()) {
+    return {.offer = StepOffer::none, .reason = std::move(reason)};
+  }
+  // Casts of weights in the cache are from before, and hold graphs of autograd.
+  at::autocast::clear_cache();
+  if (has_live_graph(core, backend_->stream())) {
+    return {.offer = StepOffer::run,
+            .reason =
+                "the program holds an output or a loss of a forward outside of the step; "
+                "detach() it"};
+  }
+  offer.offer = StepOffer::capture;
+  return offer;
+}
+
+bool CaptureEngine::has_graph_for(const StepKey& key) const {
+  return std::ranges::any_of(graphs_,
+                             [&](const Captured& captured) { return captured.key == key; });
+}
+
+CaptureEngine::Captured* CaptureEngine::find(const StepKey& key, uint64_t keys_of_all) {
+  const auto found = std::ranges::find_if(graphs_, [&](const Captured& captured) {
+    return captured.keys_of_all == keys_of_all && captured.key == key;
+  });
   if (found == graphs_.end()) return nullptr;
   graphs_.splice(graphs_.begin(), graphs_, found);
   return &graphs_.front();
@@ -159,8 +228,9 @@ bool CaptureEngine::may_capture(const StepKey& key) const {
   return eager_calls_ >= options_.warmup && seen_.contains(key);
 }
 
-StepOutputs CaptureEngine::run_eagerly(Core& core, const Tensors& inputs, const StepBody& body,
-                                       bool keeps_gradients, const StepKey* key) {
+StepOutputs CaptureEngine::run_eagerly(Core& core, const Offer& offer, const Tensors& inputs,
+                                       const StepBody& body, bool keeps_gradients) {
+  if (!offer.reason.empty()) tell_if_often_in_vain(offer.reason);
   StepRecorder recorder({.keeps_gradients = keeps_gradients,
                          .needs_steps_on_device = backend_->needs_steps_on_device()});
   StepOutputs outputs;
@@ -171,25 +241,21 @@ StepOutputs CaptureEngine::run_eagerly(Core& core, const Tensors& inputs, const 
   });
   ++eager_calls_;
   if (!recorder.refusal().empty()) {
-    give_up(recorder.refusal());
+    decline(core, recorder.refusal());
     return outputs;
   }
   if (keeps_gradients) kept_.keep_present(core);
   // With windows that were not known the key says too little.
   const bool has_learnt = learn(recorder);
   if (seen_.size() >= kMostKindsSeen) seen_.clear();
-  if (key != nullptr && !has_learnt) seen_.insert(*key);
+  if (offer.key && !has_learnt) seen_.insert(*offer.key);
   return outputs;
 }
 
-StepOutputs CaptureEngine::run_eagerly_because(Core& core, const std::string& reason,
-                                               const Tensors& inputs, const StepBody& body,
-                                               bool keeps_gradients) {
-  if (++calls_in_vain_ == kCallsUntilItIsSaid) {
-    log_on_main(LogLevel::warning,
-                c10::str("capture(): the last ", calls_in_vain_, " calls ran eagerly: ", reason));
-  }
-  return run_eagerly(core, inputs, body, keeps_gradients);
+void CaptureEngine::tell_if_often_in_vain(const std::string& reason) {
+  if (++calls_in_vain_ != kCallsUntilItIsSaid) return;
+  log_on_main(LogLevel::warning,
+              c10::str("capture(): the last ", calls_in_vain_, " calls ran eagerly: ", reason));
 }
 
 bool CaptureEngine::learn(const StepRecorder& recorder) {
@@ -206,7 +272,13 @@ bool CaptureEngine::learn(const StepRecorder& recorder) {
   return add_new(windows_, recorder.windows());
 }
 
-std::string CaptureEngine::why_it_cannot_be(const Tensors& inputs) const {
+std::string CaptureEngine::why_it_cannot_be(const Core& core, const Tensors& inputs) const {
+  for (const auto& model : core.models.all()) {
+    if (model->parallel() == nullptr) continue;
+    if (std::string reason = dist::why_never_captured(*model->parallel()); !reason.empty()) {
+      return reason;
+    }
+  }
   if (std::ranges::any_of(inputs, [](const at::Tensor& input) {
         return input.defined() && input.requires_grad();
       })) {
@@ -222,16 +294,13 @@ std::string CaptureEngine::why_it_cannot_be(const Tensors& inputs) const {
 }
 
 CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
-                                                const Tensors& inputs, const StepBody& body,
-                                                bool keeps_gradients) {
-  if (const std::string reason = why_it_cannot_be(inputs); !reason.empty()) {
-    give_up(reason);
-    return nullptr;
-  }
+                                                uint64_t keys_of_all, const Tensors& inputs,
+                                                const StepBody& body, bool keeps_gradients) {
   while (graphs() >= options_.max_graphs) graphs_.pop_back();
   Graphs made(1);
   Captured& captured = made.front();
   captured.key = key;
+  captured.keys_of_all = keys_of_all;
   captured.inputs = rooms_for(inputs);
   fill(captured.inputs, inputs);
   if (keeps_gradients) captured.gradients = kept_.tensors();
@@ -258,13 +327,13 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   for (OptimizerState* optimizer : optimizers_) {
     std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
   }
-  if (captured.graph) {
-    ++captures_;
-    graphs_.splice(graphs_.begin(), made);
-    return &captured;
+  if (!have_all_captured(*core.world, captured.graph != nullptr)) {
+    give_up(captured.graph ? "its capture failed in another process" : failure);
+    return nullptr;
   }
-  give_up(failure);
-  return nullptr;
+  ++captures_;
+  graphs_.splice(graphs_.begin(), made);
+  return &captured;
 }
 
 void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody& body,
@@ -288,7 +357,11 @@ void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody&
   if (is_elsewhere(outputs.tensors, *core.options.device)) {
     recorder.refuse("it returns tensors of another device");
   }
+  if (has_gradients_to_exchange(core)) {
+    recorder.refuse("it leaves a forward whose gradients are to be exchanged later");
+  }
   if (!recorder.refusal().empty()) throw Error(recorder.refusal());
+  recorder.note([&core, exchanges = ExchangeState(core)] { exchanges.restore(core); });
 
   if (captured.graph) {  // of a backend that runs it anew
     fill(captured.outputs.tensors, outputs.tensors);
@@ -313,6 +386,14 @@ StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors&
   calls_in_vain_ = 0;
   ++replays_;
   return outputs;
+}
+
+void CaptureEngine::decline(const Core& core, const std::string& reason) {
+  if (core.world->size() > 1) {
+    declined_ = reason;
+  } else {
+    give_up(reason);
+  }
 }
 
 void CaptureEngine::give_up(const std::string& reason) {

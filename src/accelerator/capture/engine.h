@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "accelerator/capture/graph_backend.h"
 #include "accelerator/capture/kept_gradients.h"
 #include "accelerator/capture/recorder.h"
+#include "accelerator/capture/step_agreement.h"
 #include "accelerator/capture/step_key.h"
 #include "accelerator/core.h"
 
@@ -20,6 +22,8 @@ namespace accelerant::detail {
 class CaptureEngine {
  public:
   CaptureEngine(const std::shared_ptr<Core>& core, const CaptureOptions& options);
+  CaptureEngine(const CaptureEngine&) = delete;
+  CaptureEngine& operator=(const CaptureEngine&) = delete;
 
   StepOutputs run(std::vector<at::Tensor> inputs, const StepBody& body);
 
@@ -31,6 +35,7 @@ class CaptureEngine {
   // A captured step. Its tensors keep their addresses.
   struct Captured {
     StepKey key = {};
+    uint64_t keys_of_all = 0;  // processes
     std::vector<at::Tensor> inputs = {};
     std::vector<at::Tensor> gradients = {};  // where they live longer than the step
     StepOutputs outputs = {};
@@ -40,36 +45,51 @@ class CaptureEngine {
   };
   using Graphs = std::list<Captured>;  // the latest used first
 
-  void forget_graphs_of_other_surroundings(const Core& core);
-  Captured* find(const StepKey& key);
+  // What this process can do in a call.
+  struct Offer {
+    StepOffer offer = StepOffer::run;
+    std::optional<StepKey> key = std::nullopt;  // none for a step that no graph could serve
+    std::string reason = {};                    // why it is no more, if that is to be told
+  };
+
+  void take_exchanges_along(const Core& core);
+  // Whether there were any.
+  bool forget_graphs_of_other_surroundings(const Core& core);
+  Offer offer_for(const Core& core, const std::vector<at::Tensor>& inputs,
+                  bool keeps_gradients) const;
+  bool has_graph_for(const StepKey& key) const;
+  Captured* find(const StepKey& key, uint64_t keys_of_all);
   bool may_capture(const StepKey& key) const;
 
-  // `key` is null for a step that no graph could serve.
-  StepOutputs run_eagerly(Core& core, const std::vector<at::Tensor>& inputs, const StepBody& body,
-                          bool keeps_gradients, const StepKey* key = nullptr);
+  StepOutputs run_eagerly(Core& core, const Offer& offer, const std::vector<at::Tensor>& inputs,
+                          const StepBody& body, bool keeps_gradients);
   // Whether there was anything new.
   bool learn(const StepRecorder& recorder);
 
-  StepOutputs run_eagerly_because(Core& core, const std::string& reason,
-                                  const std::vector<at::Tensor>& inputs, const StepBody& body,
-                                  bool keeps_gradients);
-
   // Null if it fails, which is for good.
-  Captured* capture(Core& core, const StepKey& key, const std::vector<at::Tensor>& inputs,
-                    const StepBody& body, bool keeps_gradients);
-  std::string why_it_cannot_be(const std::vector<at::Tensor>& inputs) const;
+  Captured* capture(Core& core, const StepKey& key, uint64_t keys_of_all,
+                    const std::vector<at::Tensor>& inputs, const StepBody& body,
+                    bool keeps_gradients);
+  std::string why_it_cannot_be(const Core& core, const std::vector<at::Tensor>& inputs) const;
   void run_captured(Core& core, Captured& captured, const StepBody& body, bool keeps_gradients);
   StepOutputs replay(Core& core, Captured& captured, const std::vector<at::Tensor>& inputs);
+  void tell_if_often_in_vain(const std::string& reason);
+  // At once with one process; with several in the next call, in all.
+  void decline(const Core& core, const std::string& reason);
   void give_up(const std::string& reason);
 
   std::weak_ptr<Core> core_;
   CaptureOptions options_;
   std::unique_ptr<GraphBackend> backend_;  // null: the step runs eagerly, and why_not_ says why
   std::string why_not_;
+  std::string declined_;           // why this process will give up, in the next call
+  std::shared_ptr<void> closing_;  // drops the graphs before the connections end that they use
 
   int64_t eager_calls_ = 0;
   int64_t calls_in_vain_ = 0;  // in a row that could not be captured as things stood
   Surroundings surroundings_;
+  std::size_t taken_exchanges_ =
+      0;  // fingerprint of those whose gradients come where the step runs
   // What the step was seen to use.
   std::vector<std::shared_ptr<Window>> windows_;
   std::vector<OptimizerState*> optimizers_;

@@ -7,8 +7,26 @@
 #include "accelerator/core.h"
 #include "compat/cuda_graph.h"
 #include "compat/device_cache.h"
+#include "dist/captured_exchange.h"
 
 namespace accelerant::detail {
+
+// Graphs may be gone before it, or after. The same for all steps, since gradients that are exchanged come on one stream.
+struct CaptureStreams {
+  // torch hands the streams of a pool out in turn, so that others have them too. What they queue must not get into a
+  // capture; hardly anybody asks for the pool of high priority.
+  explicit CaptureStreams(c10::Device on)
+      : device(on),
+        guard(on.type()),
+        side(guard.getStreamFromGlobalPool(on, /*isHighPriority=*/true)) {}
+
+  c10::Stream current() const { return guard.getStream(device); }
+
+  c10::Device device;
+  c10::impl::VirtualGuardImpl guard;
+  c10::Stream side;
+};
+
 namespace {
 
 GraphBackendOverride::Make& override_in_force() {
@@ -22,26 +40,10 @@ void wait_for(const c10::Stream& waiting, const c10::Stream& other) {
   event.block(waiting);
 }
 
-// What the graphs and the backend share: graphs may be gone before it, or after.
-struct Streams {
-  // torch hands the streams of a pool out in turn, so that others have them too. What they queue must not get into a
-  // capture; hardly anybody asks for the pool of high priority.
-  explicit Streams(c10::Device on)
-      : device(on),
-        guard(on.type()),
-        side(guard.getStreamFromGlobalPool(on, /*isHighPriority=*/true)) {}
-
-  c10::Stream current() const { return guard.getStream(device); }
-
-  c10::Device device;
-  c10::impl::VirtualGuardImpl guard;
-  c10::Stream side;
-};
-
 class CudaStepGraph final : public StepGraph {
  public:
   CudaStepGraph(std::unique_ptr<compat::CudaGraph> graph, std::shared_ptr<compat::GraphPool> pool,
-                std::shared_ptr<const Streams> streams)
+                std::shared_ptr<const CaptureStreams> streams)
       : graph_(std::move(graph)), pool_(std::move(pool)), streams_(std::move(streams)) {}
 
   // Memory of the side stream, and what was noted as used there, is also used by replays elsewhere: whoever orders
@@ -54,14 +56,16 @@ class CudaStepGraph final : public StepGraph {
  private:
   std::unique_ptr<compat::CudaGraph> graph_;
   std::shared_ptr<compat::GraphPool> pool_;
-  std::shared_ptr<const Streams> streams_;
+  std::shared_ptr<const CaptureStreams> streams_;
 };
 
 class CudaBackend final : public GraphBackend {
  public:
-  explicit CudaBackend(c10::Device device) : streams_(std::make_shared<Streams>(device)) {}
+  explicit CudaBackend(std::shared_ptr<const CaptureStreams> streams)
+      : streams_(std::move(streams)) {}
 
   bool needs_steps_on_device() const override { return true; }
+  std::optional<c10::Stream> stream() const override { return streams_->side; }
 
   void run_beside(const std::function<void()>& work) override {
     const c10::Stream program = streams_->current();
@@ -89,7 +93,7 @@ class CudaBackend final : public GraphBackend {
   }
 
  private:
-  std::shared_ptr<const Streams> streams_;
+  std::shared_ptr<const CaptureStreams> streams_;
   std::weak_ptr<compat::GraphPool> pool_;  // of the graphs that are alive
 };
 
@@ -97,16 +101,21 @@ std::string why_no_graphs(const Core& core) {
   const c10::Device device = *core.options.device;
   if (!device.is_cuda()) return "CUDA graphs need a CUDA device, and this is " + device.str();
   if (!compat::has_cuda_graphs()) return "this build of Accelerant has no CUDA";
-  if (core.world->is_connected()) return "gradients are exchanged between processes";
+  if (core.world->is_connected() && !dist::exchanges_on_device(*core.world)) {
+    return "gradients are exchanged by Gloo, on the host";
+  }
   return {};
 }
 
 }  // namespace
 
-BackendChoice backend_for(const Core& core) {
+BackendChoice backend_for(Core& core) {
   if (const auto& make = override_in_force()) return {.backend = make()};
   if (std::string reason = why_no_graphs(core); !reason.empty()) return {.why_not = reason};
-  return {.backend = std::make_unique<CudaBackend>(*core.options.device)};
+  if (!core.capture_streams) {
+    core.capture_streams = std::make_shared<CaptureStreams>(*core.options.device);
+  }
+  return {.backend = std::make_unique<CudaBackend>(core.capture_streams)};
 }
 
 GraphBackendOverride::GraphBackendOverride(Make make) { override_in_force() = std::move(make); }

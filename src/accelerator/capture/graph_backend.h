@@ -1,6 +1,8 @@
 // What a captured step needs of the device: a place to run beside the program's stream, and graphs.
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,6 +11,9 @@
 namespace accelerant::detail {
 
 struct Core;
+
+// What all captured steps of a Core run on.
+struct CaptureStreams;
 
 // What was queued once and can be queued again.
 class StepGraph {
@@ -24,6 +29,9 @@ class GraphBackend {
   // Whether graphs hold what the device does and nothing else, so that optimizers must step there.
   virtual bool needs_steps_on_device() const = 0;
 
+  // Where the work runs and is captured; none where there are no streams.
+  virtual std::optional<c10::Stream> stream() const { return std::nullopt; }
+
   // Runs the work where it can be captured later. In order with what the program does before and after.
   virtual void run_beside(const std::function<void()>& work) = 0;
 
@@ -37,7 +45,7 @@ struct BackendChoice {
   std::unique_ptr<GraphBackend> backend = nullptr;
   std::string why_not = {};
 };
-BackendChoice backend_for(const Core& core);
+BackendChoice backend_for(Core& core);
 
 // Makes backend_for() return what `make` does while it lives. For tests.
 class GraphBackendOverride {

@@ -1,9 +1,29 @@
 #include "accelerator/capture/host_state.h"
 
+#include "dist/captured_exchange.h"
+
 namespace accelerant::detail {
+
+ExchangeState::ExchangeState(const Core& core) {
+  for (const auto& model : core.models.all()) {
+    if (model->parallel() == nullptr) continue;
+    models_.push_back(
+        {model, dist::buffers_are_due(*model->parallel()), model->has_local_forward()});
+  }
+}
+
+void ExchangeState::restore(Core& core) const {
+  for (const auto& [model, buffers_are_due, has_local_forward] : models_) {
+    dist::set_buffers_due(*model->parallel(), buffers_are_due);
+    model->set_local_forward(has_local_forward);
+  }
+  // How long this process was busy is known from one backward to the next.
+  core.last_backward_end.reset();
+}
 
 HostState::HostState(const Core& core)
     : latest_window_(core.accumulation.shared_latest()),
+      exchanges_(core),
       scaler_has_checks_(core.scaler_has_checks),
       backwards_(core.backwards),
       updates_(core.updates) {
@@ -17,6 +37,7 @@ void HostState::restore(Core& core) const {
   for (const auto& [window, state] : windows_) *window = state;
   core.accumulation.go_on_with(latest_window_);
   for (const auto& [optimizer, progress] : optimizers_) optimizer->restore(progress);
+  exchanges_.restore(core);
   core.scaler_has_checks = scaler_has_checks_;
   core.backwards = backwards_;
   core.updates = updates_;

@@ -7,9 +7,27 @@
 #include <utility>
 #include <vector>
 
+#include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
 
 namespace accelerant::detail {
+
+// Of models whose gradients are exchanged between processes.
+class ExchangeState {
+ public:
+  explicit ExchangeState(const Core& core);
+
+  void restore(Core& core) const;
+
+ private:
+  struct OfModel {
+    std::shared_ptr<ModelState> model;
+    bool buffers_are_due;
+    bool has_local_forward;
+  };
+
+  std::vector<OfModel> models_;
+};
 
 class HostState {
  public:
@@ -21,6 +39,7 @@ class HostState {
   std::vector<std::pair<std::shared_ptr<Window>, Window>> windows_;
   std::shared_ptr<Window> latest_window_;
   std::vector<std::pair<std::shared_ptr<OptimizerState>, OptimizerState::Progress>> optimizers_;
+  ExchangeState exchanges_;
   bool scaler_has_checks_;
   int64_t backwards_;
   int64_t updates_;

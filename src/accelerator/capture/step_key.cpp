@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "accelerator/core.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
+#include "dist/captured_exchange.h"
 
 namespace accelerant::detail {
 namespace {
@@ -52,6 +54,12 @@ void add_autocast(StepKey& key, c10::DeviceType device) {
   add(key, static_cast<int64_t>(at::autocast::get_autocast_dtype(device)));
 }
 
+void add_model(StepKey& key, const ModelState& model) {
+  key.push_back(model.module().modes());
+  add(key, model.is_in_no_sync());
+  add(key, model.parallel() != nullptr && dist::buffers_are_due(*model.parallel()));
+}
+
 void add_optimizer(StepKey& key, const OptimizerState& optimizer, const Windows& windows) {
   const auto& window = optimizer.window();
   const bool is_entered = std::ranges::find(windows, window) != windows.end();
@@ -74,7 +82,7 @@ StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs, con
   add(key, core.manual_sync);
   add(key, core.window_rules().steps);
   add_autocast(key, core.options.device->type());
-  for (const auto& model : core.models.all()) key.push_back(model->module().modes());
+  for (const auto& model : core.models.all()) add_model(key, *model);
   for (const auto& window : windows) add_window(key, core, *window);
   for (const auto& window : core.accumulation.windows()) {
     const bool is_entered = std::ranges::find(windows, window) != windows.end();
@@ -98,6 +106,7 @@ Surroundings surroundings_of(const Core& core) {
   mix(fingerprint, static_cast<std::size_t>(core.optimizers.version()));
   mix(fingerprint, static_cast<std::size_t>(core.schedulers.version()));
   mix(fingerprint, static_cast<std::size_t>(core.loads));
+  mix(fingerprint, fingerprint_of_exchanges(core));
   const GradScaler& scaler = core.scaler;
   mix(fingerprint, std::bit_cast<std::size_t>(scaler.get_growth_factor()));
   mix(fingerprint, std::bit_cast<std::size_t>(scaler.get_backoff_factor()));
@@ -122,9 +131,20 @@ bool waits_for_scaler_update(const Core& core) {
   return core.scaler.is_enabled() && core.scaler_has_checks;
 }
 
-bool has_live_graph(const Core& core) {
-  const auto is_bound = [](const at::Tensor& parameter) {
-    return torch::autograd::impl::try_get_grad_accumulator(parameter) != nullptr;
+bool has_live_graph(const Core& core, const std::optional<c10::Stream>& stream) {
+  std::set<const c10::TensorImpl*> exchanged;
+  if (!stream) {
+    for (const auto& model : core.models.all()) {
+      if (model->parallel() == nullptr) continue;
+      for (const at::Tensor& parameter : model->parameters()) {
+        exchanged.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+  const auto is_bound = [&](const at::Tensor& parameter) {
+    const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
+    if (node == nullptr || exchanged.contains(parameter.unsafeGetTensorImpl())) return false;
+    return !stream || node->stream() != stream;
   };
   const auto models = core.models.all();
   const auto optimizers = core.optimizers.all();
@@ -136,9 +156,31 @@ bool has_live_graph(const Core& core) {
              optimizers, [&](const auto& optimizer) { return optimizer->any_parameter(is_bound); });
 }
 
+std::size_t fingerprint_of_exchanges(const Core& core) {
+  std::size_t fingerprint = 1;
+  for (const auto& model : core.models.all()) {
+    if (model->parallel() == nullptr) continue;
+    mix(fingerprint, reinterpret_cast<std::uintptr_t>(model.get()));
+    mix(fingerprint, static_cast<std::size_t>(dist::exchange_generation(*model->parallel())));
+  }
+  return fingerprint;
+}
+
+uint64_t hash_of(const StepKey& key) {
+  std::size_t hash = 1;
+  for (const uint64_t value : key) mix(hash, value);
+  return hash;
+}
+
 std::string why_not_now(const Core& core, const Windows& windows) {
   if (waits_for_scaler_update(core)) return "the loss scale is not up to date";
   if (core.accumulation.open() != nullptr) return "an accumulate() is open around it";
+  for (const auto& model : core.models.all()) {
+    if (model->parallel() == nullptr) continue;
+    if (std::string reason = dist::why_not_captured_yet(*model->parallel()); !reason.empty()) {
+      return reason;
+    }
+  }
   for (const auto& window : windows) {
     if (window->is_gathering() && window->gathered.form == Gathered::Form::items) {
       return "a window over items is half complete";

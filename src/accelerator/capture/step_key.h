@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
 #include <memory>
@@ -36,9 +37,15 @@ Surroundings surroundings_of(const Core& core);
 // Whether an optimizer was unscaled or stepped since the last update of the loss scale.
 bool waits_for_scaler_update(const Core& core);
 
-// Whether anything is alive that autograd has made with a parameter. It binds the gradient of a parameter to the stream
-// of the first operation that uses it for that long, and a capture cannot join other streams.
-bool has_live_graph(const Core& core);
+// Whether anything is alive that autograd has made with a parameter on another stream than this. It binds the gradient
+// of a parameter to the stream of the first operation that uses it for that long, and a capture cannot join other
+// streams. Without a stream, anything at all, except what the exchange of gradients holds.
+bool has_live_graph(const Core& core, const std::optional<c10::Stream>& stream);
+
+// Counts up with every change of memory or order in exchanges of gradients between processes.
+std::size_t fingerprint_of_exchanges(const Core& core);
+
+uint64_t hash_of(const StepKey& key);
 
 // Why no graph fits the state that the step begins with, although one may fit the next; empty if one can.
 std::string why_not_now(const Core& core, const std::vector<std::shared_ptr<Window>>& windows);

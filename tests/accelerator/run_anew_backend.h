@@ -1,0 +1,54 @@
+// Graphs for tests without a GPU.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "accelerator/capture/graph_backend.h"
+#include "accelerator/capture/host_state.h"
+
+namespace accelerator_test {
+
+// Does what a graph does to tensors, by running the step, and leaves what the host knows as it was.
+class RunAnew final : public accelerant::detail::StepGraph {
+ public:
+  RunAnew(accelerant::detail::Core& core, std::function<void()> work)
+      : core_(core), work_(std::move(work)), at_capture_(core) {}
+
+  // The capture has run it for the first time.
+  void replay() override {
+    if (std::exchange(is_first_, false)) return;
+    const accelerant::detail::HostState now(core_);
+    at_capture_.restore(core_);
+    work_();
+    now.restore(core_);
+  }
+
+ private:
+  accelerant::detail::Core& core_;
+  std::function<void()> work_;
+  accelerant::detail::HostState at_capture_;
+  bool is_first_ = true;
+};
+
+class RunAnewBackend final : public accelerant::detail::GraphBackend {
+ public:
+  bool needs_steps_on_device() const override { return false; }
+  void run_beside(const std::function<void()>& work) override { work(); }
+  std::unique_ptr<accelerant::detail::StepGraph> capture(accelerant::detail::Core& core,
+                                                         std::function<void()> work) override {
+    auto graph = std::make_unique<RunAnew>(core, work);
+    work();
+    return graph;
+  }
+};
+
+// Graphs of that kind in place of CUDA's, while it lives.
+class RunAnewInsteadOfCuda {
+ private:
+  accelerant::detail::GraphBackendOverride override_{
+      [] { return std::make_unique<RunAnewBackend>(); }};
+};
+
+}  // namespace accelerator_test
