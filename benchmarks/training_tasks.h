@@ -221,7 +221,7 @@ auto with_task(const std::string& name, bool cuda, const Use& use) {
                        .context = 64});
   }
   if (kind == "gpt-nano") {
-    return use(GptTask{.batch = batch.value_or(cuda ? 32 : 4),
+    return use(GptTask{.batch = batch.value_or(cuda ? 16 : 4),
                        .length = cuda ? 256 : 64,
                        .layers = 6,
                        .width = 384,
@@ -235,7 +235,7 @@ auto with_task(const std::string& name, bool cuda, const Use& use) {
                        .layers = 12,
                        .width = 768,
                        .heads = 12,
-                       .vocabulary = 50257,
+                       .vocabulary = 50304,  // 50257, made a multiple of 64 as is usual
                        .context = 1024});
   }
   throw std::invalid_argument("no such task: " + name);

@@ -147,8 +147,8 @@ def task_named(name, cuda):
         "cnn": lambda: CnnTask(of(256 if cuda else 64), 128 if cuda else 32),
         "mlp": lambda: MlpTask(of(512 if cuda else 64)),
         "gpt-tiny": lambda: GptTask(of(32 if cuda else 16), 64, 4, 128, 4, 65, 64),
-        "gpt-nano": lambda: GptTask(of(32 if cuda else 4), 256 if cuda else 64, 6, 384, 6, 65, 256),
-        "gpt-small": lambda: GptTask(of(8), 1024, 12, 768, 12, 50257, 1024),
+        "gpt-nano": lambda: GptTask(of(16 if cuda else 4), 256 if cuda else 64, 6, 384, 6, 65, 256),
+        "gpt-small": lambda: GptTask(of(8), 1024, 12, 768, 12, 50304, 1024),  # 50257, made a multiple of 64
     }[kind]()
 
 

@@ -22,7 +22,6 @@ LARGEST_ON_CPU = 200e6
 # The variants of scaler_tail.cpp by side; the first that it offers.
 VARIANTS = {
     "ours": ["FusedStep, clip", "ours, fused AdamW, clip"],
-    "captured": ["FusedStep, clip, captured"],
     "stock": ["stock libtorch, clip"],
     "aten": ["ATen calls, fused AdamW, clip"],
 }

@@ -2,7 +2,7 @@
 // the CUDA ones.
 //
 // All tensors of the step lie in tables in the memory of the device, each cut into chunks; a block of threads
-// works on one chunk. So a pass is one launch whatever the number of tensors.
+// works on one chunk, or each of its warps on a small one. So a pass is one launch whatever the number of tensors.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace accelerant::kernels {
 
-inline constexpr std::int64_t kStepChunk = 16384;  // elements
+inline constexpr std::int64_t kStepChunk = 16384;      // elements
+inline constexpr std::int64_t kSmallStepChunk = 1024;  // that one warp works on at most
 
 // One parameter as runs of elements without gaps, all in the same order.
 struct StepTensor {
@@ -36,6 +37,13 @@ struct StepBlock {
   std::int32_t chunk;
 };
 
+// What one block of CUDA threads works on: several blocks only if all of them are small.
+struct StepBundle {
+  std::int32_t first_block;
+  std::int32_t blocks;
+};
+inline constexpr std::int32_t kMostInBundle = 16;
+
 // What the first pass saw in one block.
 struct StepPartial {
   double sum_of_squares;
@@ -54,6 +62,7 @@ struct StepTables {
   const StepTensor* tensors;
   const void* const* gradients;  // one for each tensor
   const StepBlock* blocks;
+  const StepBundle* bundles;
   const Hyper* groups;
   std::int64_t* steps;    // updates made so far, by slot
   StepPartial* partials;  // one for each block
@@ -94,8 +103,8 @@ struct StepSegment {
   bool all_float32;  // parameter, gradient and states, and no master copy
   std::int32_t first_tensor;
   std::int32_t tensors;
-  std::int32_t first_block;
-  std::int32_t blocks;
+  std::int32_t first_bundle;
+  std::int32_t bundles;
 };
 
 namespace cuda {
@@ -104,9 +113,9 @@ namespace cuda {
 inline constexpr std::int64_t kStepScratchBytes = 256;
 inline constexpr int kMostSegments = 60;
 
-// The first pass over `blocks` blocks.
-void check_gradients(const StepTables& tables, std::int32_t blocks, const StepFactors& factors,
-                     StepOutcome* outcome, void* scratch, void* stream);
+// The first pass over all blocks and bundles.
+void check_gradients(const StepTables& tables, std::int32_t blocks, std::int32_t bundles,
+                     const StepFactors& factors, StepOutcome* outcome, void* scratch, void* stream);
 
 // The second pass: changes nothing if *found_inf is not 0; null stands for 0.
 void apply_step(const StepTables& tables, std::span<const StepSegment> segments,

@@ -5,9 +5,16 @@
 
 #include <ostream>
 
+#include "nn/mixed_linear.h"
+
 namespace accelerant::nn {
 
-at::Tensor LinearImpl::forward(const at::Tensor& input) { return at::linear(input, weight, bias); }
+at::Tensor LinearImpl::forward(const at::Tensor& input) {
+  if (const auto type = type_of_mixed_linear(input, weight, bias)) {
+    return mixed_linear(input, weight, bias, *type);
+  }
+  return at::linear(input, weight, bias);
+}
 
 // The clone() that torch::nn::Linear has would make a torch::nn::Linear.
 std::shared_ptr<torch::nn::Module> LinearImpl::clone(

@@ -149,8 +149,8 @@ void FusedStep::Impl::check(const GradientScale& scale) {
   } else {
 #if defined(ACCELERANT_WITH_CUDA)
     const c10::OptionalDeviceGuard guard(plan_.device());
-    kernels::cuda::check_gradients(plan_.tables(), plan_.blocks(), factors(scale), outcome,
-                                   scratch(), compat::current_cuda_stream(plan_.device()));
+    kernels::cuda::check_gradients(plan_.tables(), plan_.blocks(), plan_.bundles(), factors(scale),
+                                   outcome, scratch(), compat::current_cuda_stream(plan_.device()));
 #endif
   }
   outcome_of_ = now(scale);

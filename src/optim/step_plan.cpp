@@ -21,6 +21,31 @@ bool same(const kernels::Hyper& left, const kernels::Hyper& right) {
   return std::memcmp(&left, &right, sizeof(left)) == 0;
 }
 
+template <class T>
+void prefetch(const T* object) {
+  constexpr std::size_t kCacheLine = 64;
+  for (std::size_t offset = 0; offset < sizeof(T); offset += kCacheLine) {
+    __builtin_prefetch(reinterpret_cast<const char*>(object) + offset);
+  }
+}
+
+// Tensors lie all over the memory, and each leads to the next thing to look at: from a parameter to its gradient, to
+// the gradient's storage and version. What is needed a little later is asked for in time, one thing after the other.
+// With thousands of small parameters this is most of what a step costs the host.
+void look_ahead(const std::vector<at::Tensor>& parameters, std::size_t from) {
+  constexpr std::size_t kStride = 6;
+  const auto parameter_after = [&](std::size_t strides) {
+    const std::size_t index = std::min(from + strides * kStride, parameters.size() - 1);
+    return parameters[index].unsafeGetTensorImpl();
+  };
+  prefetch(parameter_after(4));
+  prefetch(parameter_after(3)->autograd_meta());
+  prefetch(parameter_after(2)->grad().unsafeGetTensorImpl());
+  const c10::TensorImpl* const gradient = parameter_after(1)->grad().unsafeGetTensorImpl();
+  __builtin_prefetch(gradient->unsafe_storage().unsafeGetStorageImpl());
+  version_of(*gradient);
+}
+
 }  // namespace
 
 StepPlan::StepPlan(torch::optim::Optimizer& optimizer, const FusedStepOptions& options)
@@ -87,8 +112,10 @@ bool StepPlan::look() {
   std::size_t next = 0;
   bool moved = false;
   for (const auto& group : optimizer_.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (!look_at(seen_[next++], parameter, moved)) return false;
+    const std::vector<at::Tensor>& parameters = group.params();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      look_ahead(parameters, i);
+      if (!look_at(seen_[next++], parameters[i], moved)) return false;
     }
   }
   if (moved) {
@@ -177,6 +204,7 @@ kernels::StepTables StepPlan::tables() const {
   return {.tensors = tensors_.data(),
           .gradients = gradients_.data(),
           .blocks = blocks_.data(),
+          .bundles = bundles_.data(),
           .groups = groups_.data(),
           .steps = steps_.mutable_data_ptr<int64_t>(),
           .partials = static_cast<kernels::StepPartial*>(partials_.mutable_data_ptr())};
@@ -186,8 +214,10 @@ void StepPlan::applied() {
   const at::NoGradGuard no_grad;
   for (const Packed& packed : packed_parameters_) packed.parameter.copy_(packed.copy);
   // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
-  for (const Seen& seen : seen_) {
-    if (seen.tensor >= 0) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
+  constexpr std::size_t kAhead = 8;
+  for (std::size_t i = 0; i < seen_.size(); ++i) {
+    if (i + kAhead < seen_.size()) version_of(*seen_[i + kAhead].parameter);  // is near then
+    if (seen_[i].tensor >= 0) const_cast<c10::TensorImpl*>(seen_[i].parameter)->bump_version();
   }
   for (Slot* slot : masters_) {
     slot->parameter_version = version_of(*slot->parameter.unsafeGetTensorImpl());

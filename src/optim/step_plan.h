@@ -44,6 +44,7 @@ class StepPlan {
   const std::vector<kernels::StepSegment>& segments() const { return segments_; }
   std::span<const int64_t> costs() const { return costs_; }
   int32_t blocks() const { return static_cast<int32_t>(blocks_.host.size()); }
+  int32_t bundles() const { return static_cast<int32_t>(bundles_.host.size()); }
   int32_t tensors() const { return static_cast<int32_t>(tensors_.host.size()); }
 
   // What the first pass leaves in the tables, for a report.
@@ -111,6 +112,7 @@ class StepPlan {
   bool has_slot_for(const at::Tensor& parameter) const;
   void refuse_in_capture(bool has_changes) const;
   void sort_into_segments(std::vector<Place> places);
+  void add_to_bundles(bool is_small);
   void bring_steps();
   void pack_gradients();
   static void settle_master(Slot& slot);
@@ -147,6 +149,8 @@ class StepPlan {
   DeviceTable<kernels::StepTensor> tensors_;
   DeviceTable<const void*> gradients_;
   DeviceTable<kernels::StepBlock> blocks_;
+  DeviceTable<kernels::StepBundle> bundles_;
+  bool has_open_bundle_ = false;  // the last one has room for small blocks
   DeviceTable<kernels::Hyper> groups_;
   std::vector<kernels::StepSegment> segments_;
   std::vector<int64_t> costs_;

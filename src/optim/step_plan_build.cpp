@@ -231,6 +231,7 @@ void StepPlan::sort_into_segments(std::vector<Place> places) {
   }
 
   blocks_.host.clear();
+  bundles_.host.clear();
   segments_.clear();
   costs_ = {0};
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -239,20 +240,33 @@ void StepPlan::sort_into_segments(std::vector<Place> places) {
                            .all_float32 = is_all_float32(tensors[t]),
                            .first_tensor = static_cast<int32_t>(t),
                            .tensors = 0,
-                           .first_block = blocks(),
-                           .blocks = 0});
+                           .first_bundle = bundles(),
+                           .bundles = 0});
     }
     ++segments_.back().tensors;
     for (int64_t begin = 0; begin < tensors[t].numel; begin += kernels::kStepChunk) {
       blocks_.host.push_back({.tensor = static_cast<int32_t>(t),
                               .chunk = static_cast<int32_t>(begin / kernels::kStepChunk)});
-      ++segments_.back().blocks;
       const int64_t elements = std::min(kernels::kStepChunk, tensors[t].numel - begin);
+      add_to_bundles(elements <= kernels::kSmallStepChunk);
       costs_.push_back(costs_.back() + kernels::cpu::cost_of_block(elements));
     }
   }
   layout->blocks = blocks_.host;
   layout_ = std::move(layout);
+}
+
+// The last block, with those before it if all are small and one kernel serves them.
+void StepPlan::add_to_bundles(bool is_small) {
+  kernels::StepSegment& segment = segments_.back();
+  if (is_small && has_open_bundle_ && segment.bundles > 0 &&
+      bundles_.host.back().blocks < kernels::kMostInBundle) {
+    ++bundles_.host.back().blocks;
+    return;
+  }
+  bundles_.host.push_back({.first_block = blocks() - 1, .blocks = 1});
+  ++segment.bundles;
+  has_open_bundle_ = is_small;
 }
 
 // The counts of new slots go to the device; those of others stay there.
@@ -370,6 +384,7 @@ StepPlan::Readiness StepPlan::rebuild() {
   tensors_.upload(device_, of_graphs_);
   gradients_.upload(device_, of_graphs_);
   blocks_.upload(device_, of_graphs_);
+  bundles_.upload(device_, of_graphs_);
   partials_ = at::empty(
       {std::max<int64_t>(blocks(), 1) * static_cast<int64_t>(sizeof(kernels::StepPartial))},
       at::TensorOptions().dtype(at::kByte).device(device_));

@@ -158,8 +158,8 @@ class WithNccl {
 
   static CaptureSetup setup(const accelerant::dist::DataParallelOptions& options = {},
                             Precision precision = Precision::no, int64_t steps = 1) {
-    CaptureSetup made{.options = {.mixed_precision = precision,
-                                  .gradient_accumulation = {.steps = steps}}};
+    CaptureSetup made{
+        .options = {.mixed_precision = precision, .gradient_accumulation = {.steps = steps}}};
     made.options.data_parallel = options;
     made.options.process_group.backend = accelerant::dist::Backend::nccl;
     made.options.process_group.with_one_process = true;

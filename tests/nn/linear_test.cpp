@@ -5,6 +5,7 @@
 #include <sstream>
 #include <typeinfo>
 
+#include "nn/mixed_linear.h"
 #include "support/on_device.h"
 #include "support/same_module.h"
 
@@ -69,6 +70,98 @@ TEST_P(Linear, ComputesWhatTorchDoesForInputThatIsNotContiguous) {
 TEST_P(Linear, RunsIn16BitsUnderAutocast) {
   const accelerant::AutocastGuard autocast({GetParam(), at::kBFloat16});
   expect_same_results({64, 32}, torch::randn({3, 5, 64}, options()), 2e-2);
+}
+
+// What a linear layer in 16 bits is to give: products of the rounded numbers, with nothing else rounded but the output.
+struct ExactLinear {
+  ExactLinear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& gradient,
+              at::ScalarType type) {
+    const auto rounded = [&](const at::Tensor& tensor) {
+      const at::Tensor exact = tensor.detach().to(type).to(at::kDouble);
+      return exact.reshape({-1, exact.size(-1)});
+    };
+    const at::Tensor rows = rounded(gradient);
+    of_input = rows.mm(rounded(weight)).view(input.sizes());
+    of_weight = rows.t().mm(rounded(input));
+    of_bias = rows.sum(0);
+  }
+
+  at::Tensor of_input;
+  at::Tensor of_weight;
+  at::Tensor of_bias;
+};
+
+TEST_P(Linear, DoesNotRoundGradientsUnderAutocast) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const bool has_bias : {true, false}) {
+      for (const bool is_cast_before : {false, true}) {
+        SCOPED_TRACE(c10::str(type, ", bias ", has_bias, ", input cast before ", is_cast_before));
+        const accelerant::AutocastGuard autocast({GetParam(), type});
+        const auto leaf = [&](at::IntArrayRef shape, at::ScalarType of) {
+          return torch::randn(shape, options()).to(of).requires_grad_();
+        };
+        const auto input = leaf({4, 6, 32}, is_cast_before ? type : at::kFloat);
+        const auto weight = leaf({16, 32}, at::kFloat);
+        const auto bias = has_bias ? leaf({16}, at::kFloat) : at::Tensor();
+        const auto output = nn::mixed_linear(input, weight, bias, type);
+        EXPECT_TRUE(output.equal(at::linear(input, weight, bias)));
+
+        // As it comes from a transposed view.
+        const auto gradient = torch::randn({16, 6, 4}, options()).to(type).permute({2, 1, 0});
+        output.backward(gradient);
+        const ExactLinear exact(input, weight, gradient, type);
+        // A CPU has no products that write another type than they read.
+        const double rounding = type == at::kHalf ? 1e-3 : 8e-3;
+        const double tolerance = on_cuda() ? 1e-5 : rounding;
+        EXPECT_EQ(input.grad().scalar_type(), input.scalar_type());
+        EXPECT_EQ(weight.grad().scalar_type(), at::kFloat);
+        EXPECT_LE(distance(input.grad(), exact.of_input), is_cast_before ? rounding : tolerance);
+        EXPECT_LE(distance(weight.grad(), exact.of_weight), tolerance);
+        if (has_bias) {
+          EXPECT_LE(distance(bias.grad(), exact.of_bias), tolerance);
+        }
+      }
+    }
+  }
+}
+
+// As a penalty on gradients does.
+TEST_P(Linear, HasGradientsOfGradientsUnderAutocast) {
+  const accelerant::AutocastGuard autocast({GetParam(), at::kBFloat16});
+  const auto input = torch::randn({3, 8}, options()).requires_grad_();
+  const auto weight = torch::randn({4, 8}, options()).requires_grad_();
+  const auto bias = torch::randn({4}, options()).requires_grad_();
+  const auto penalty_of = [&](const auto& linear) {
+    const auto output = linear(input).pow(3).sum();
+    const auto gradients =
+        torch::autograd::grad({output}, {input, weight, bias}, {}, /*retain_graph=*/true,
+                              /*create_graph=*/true);
+    auto penalty = torch::zeros({}, options());
+    for (const at::Tensor& gradient : gradients) penalty = penalty + gradient.pow(2).sum();
+    return torch::autograd::grad({penalty}, {input, weight, bias});
+  };
+  const auto ours = penalty_of(
+      [&](const at::Tensor& x) { return nn::mixed_linear(x, weight, bias, at::kBFloat16); });
+  const auto theirs = penalty_of([&](const at::Tensor& x) { return at::linear(x, weight, bias); });
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_LE(distance(ours[i], theirs[i]), 2e-2) << i;
+  }
+}
+
+TEST_P(Linear, IsTorchsOwnWhereNothingIsToBeGained) {
+  const auto input = torch::randn({3, 8}, options());
+  const auto weight = torch::randn({4, 8}, options()).requires_grad_();
+  const auto is_mixed = [&](const at::Tensor& x, const at::Tensor& w) {
+    return nn::type_of_mixed_linear(x, w, {}).has_value();
+  };
+  EXPECT_FALSE(is_mixed(input, weight)) << "no autocast";
+  const accelerant::AutocastGuard autocast({GetParam(), at::kBFloat16});
+  EXPECT_EQ(is_mixed(input, weight), on_cuda());
+  EXPECT_FALSE(is_mixed(input, weight.detach()));
+  EXPECT_FALSE(is_mixed(input[0], weight));
+  EXPECT_FALSE(is_mixed(input.to(at::kDouble), weight));
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(is_mixed(input, weight));
 }
 
 TEST(LinearModule, DrawsTheNumbersOfTorch) {

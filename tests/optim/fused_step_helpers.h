@@ -49,6 +49,15 @@ inline void set_random_gradients(const std::vector<at::Tensor>& parameters, doub
   }
 }
 
+// With weight decay, a gradient of 16 bits may cancel its parameter to nothing but rounding, of which optimizers that
+// divide by its size make a whole step. These are too large for that.
+inline void set_large_random_gradients(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor values = torch::randn_like(parameter).detach();
+    parameter.mutable_grad() = values + values.sign();
+  }
+}
+
 inline void copy_gradients(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to,
                            double factor = 1.0) {
   for (std::size_t i = 0; i < from.size(); ++i) {

@@ -212,7 +212,7 @@ TEST_P(FusedStepScaling, SixteenBitParameters) {
       const auto stock = kind.make(exact);
       FusedStep fused(*optimizer);
       GradScaler scaler = started_scaler(device(), 1.0);
-      set_random_gradients(ours);
+      set_large_random_gradients(ours);
       for (std::size_t i = 0; i < ours.size(); ++i) {
         exact[i].mutable_grad() = ours[i].grad().to(at::kFloat);
       }
@@ -241,7 +241,7 @@ TEST_P(FusedStepScaling, MasterWeightsKeepWhatSixteenBitsLose) {
       std::optional<FusedStep> fused(std::in_place, *optimizer,
                                      accelerant::FusedStepOptions{.master_weights = true});
       for (int i = 0; i < 6; ++i) {
-        set_random_gradients(ours);
+        set_large_random_gradients(ours);
         for (std::size_t p = 0; p < ours.size(); ++p) {
           exact[p].mutable_grad() = ours[p].grad().to(at::kFloat);
         }

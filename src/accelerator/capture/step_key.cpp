@@ -1,6 +1,7 @@
 #include "accelerator/capture/step_key.h"
 
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>

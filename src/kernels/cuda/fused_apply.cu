@@ -9,6 +9,7 @@ namespace accelerant::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
 
 struct Arguments {
   StepTables tables;
@@ -41,17 +42,18 @@ __device__ __forceinline__ bool all_aligned(const Runs& runs) {
   return aligned;
 }
 
-template <Rule rule>
+template <Rule rule, int threads>
 __device__ __forceinline__ void update_float32(const Runs& runs, int size,
                                                const Scalars<float>& scalars) {
+  const int thread = static_cast<int>(threadIdx.x) % threads;
   constexpr int states = states_of(rule);
   using Four = Pack<float, 4>;
   const auto* const gradient = static_cast<const float*>(runs.gradient);
   auto* const parameter = static_cast<float*>(runs.parameter);
   int done = 0;
-  if (all_aligned<rule>(runs)) {
+  if (threads == kThreads && all_aligned<rule>(runs)) {  // warps have little to do
     const int packs = size / 4;
-    for (int i = static_cast<int>(threadIdx.x); i < packs; i += kThreads) {
+    for (int i = thread; i < packs; i += threads) {
       const Four g = reinterpret_cast<const Four*>(gradient)[i];
       Four p = reinterpret_cast<const Four*>(parameter)[i];
       Four s[kMostStates] = {};
@@ -68,7 +70,7 @@ __device__ __forceinline__ void update_float32(const Runs& runs, int size,
     }
     done = packs * 4;
   }
-  for (int i = done + static_cast<int>(threadIdx.x); i < size; i += kThreads) {
+  for (int i = done + thread; i < size; i += threads) {
     float p = parameter[i];
     float s[kMostStates] = {};
 #pragma unroll
@@ -80,18 +82,19 @@ __device__ __forceinline__ void update_float32(const Runs& runs, int size,
   }
 }
 
-template <Rule rule>
+template <Rule rule, int threads>
 __device__ __forceinline__ void update_mixed(const Runs& runs, int size, const StepTensor& tensor,
                                              const Scalars<float>& scalars) {
+  const int thread = static_cast<int>(threadIdx.x) % threads;
   constexpr int states = states_of(rule);
   const ScalarKind gradient_kind = tensor.gradient_kind;
   const ScalarKind parameter_kind = tensor.parameter_kind;
   const ScalarKind weight_kind = tensor.weight_kind;
   const ScalarKind state_kind = tensor.state_kind;
   int done = 0;
-  if (all_aligned<rule>(runs)) {
+  if (threads == kThreads && all_aligned<rule>(runs)) {  // warps have little to do
     done = size / 8 * 8;
-    for (int i = 8 * static_cast<int>(threadIdx.x); i < done; i += 8 * kThreads) {
+    for (int i = 8 * thread; i < done; i += 8 * threads) {
       float g[8];
       float p[8];
       float s[kMostStates][8];
@@ -109,7 +112,7 @@ __device__ __forceinline__ void update_mixed(const Runs& runs, int size, const S
       for (int k = 0; k < states; ++k) store_eight(runs.states[k], i, state_kind, s[k]);
     }
   }
-  for (int i = done + static_cast<int>(threadIdx.x); i < size; i += kThreads) {
+  for (int i = done + thread; i < size; i += threads) {
     float p = load_one(runs.parameter, i, parameter_kind);
     float s[kMostStates] = {};
 #pragma unroll
@@ -122,41 +125,63 @@ __device__ __forceinline__ void update_mixed(const Runs& runs, int size, const S
   }
 }
 
+// By the whole block of threads, or by one warp. `shared` is for these threads alone.
+template <Rule rule, bool all_float32, int threads>
+__device__ __forceinline__ void update_block(const Arguments& arguments, std::int32_t index,
+                                             Scalars<float>& shared) {
+  const StepTables& tables = arguments.tables;
+  const StepBlock block = tables.blocks[index];
+  const StepTensor& tensor = tables.tensors[block.tensor];
+  if (threadIdx.x % threads == 0) {
+    shared = scalars_of<float>(rule, tables.groups[tensor.group], tables.steps[tensor.slot],
+                               coefficient_of(arguments.factors, arguments.limit));
+  }
+  const std::int64_t begin = kStepChunk * block.chunk;
+  const int size = static_cast<int>(min(kStepChunk, tensor.numel - begin));
+  Runs runs{};
+  runs.gradient = advanced(tables.gradients[block.tensor], begin, tensor.gradient_kind);
+  runs.parameter = advanced(tensor.parameter, begin, tensor.parameter_kind);
+#pragma unroll
+  for (int k = 0; k < states_of(rule); ++k) {
+    runs.states[k] = advanced(tensor.states[k], begin, tensor.state_kind);
+  }
+  if (tensor.weight != nullptr) runs.weight = advanced(tensor.weight, begin, tensor.weight_kind);
+  if constexpr (threads == kThreads) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+  const Scalars<float> scalars = shared;
+  if constexpr (all_float32) {
+    update_float32<rule, threads>(runs, size, scalars);
+  } else {
+    update_mixed<rule, threads>(runs, size, tensor, scalars);
+  }
+}
+
 template <Rule rule, bool all_float32>
 __global__ void __launch_bounds__(kThreads)
     apply_kernel(const __grid_constant__ Arguments arguments) {
   if (arguments.found_inf != nullptr && *arguments.found_inf != 0.0F) return;
   const StepTables& tables = arguments.tables;
   const StepSegment& segment = arguments.segment;
-  if (segment.blocks > 0) {
-    const StepBlock block = tables.blocks[segment.first_block + static_cast<int>(blockIdx.x)];
-    const StepTensor& tensor = tables.tensors[block.tensor];
-    __shared__ Scalars<float> shared;
-    if (threadIdx.x == 0) {
-      shared = scalars_of<float>(rule, tables.groups[tensor.group], tables.steps[tensor.slot],
-                                 coefficient_of(arguments.factors, arguments.limit));
-    }
-    const std::int64_t begin = kStepChunk * block.chunk;
-    const int size = static_cast<int>(min(kStepChunk, tensor.numel - begin));
-    Runs runs{};
-    runs.gradient = advanced(tables.gradients[block.tensor], begin, tensor.gradient_kind);
-    runs.parameter = advanced(tensor.parameter, begin, tensor.parameter_kind);
-#pragma unroll
-    for (int k = 0; k < states_of(rule); ++k) {
-      runs.states[k] = advanced(tensor.states[k], begin, tensor.state_kind);
-    }
-    if (tensor.weight != nullptr) runs.weight = advanced(tensor.weight, begin, tensor.weight_kind);
-    __syncthreads();
-    const Scalars<float> scalars = shared;
-    if constexpr (all_float32) {
-      update_float32<rule>(runs, size, scalars);
+  if (segment.bundles > 0) {
+    __shared__ Scalars<float> shared[kWarps];
+    const StepBundle bundle = tables.bundles[segment.first_bundle + static_cast<int>(blockIdx.x)];
+    if (bundle.blocks == 1) {
+      update_block<rule, all_float32, kThreads>(arguments, bundle.first_block, shared[0]);
     } else {
-      update_mixed<rule>(runs, size, tensor, scalars);
+      const int warp = static_cast<int>(threadIdx.x) / 32;
+      for (int i = warp; i < bundle.blocks; i += kWarps) {
+        update_block<rule, all_float32, 32>(arguments, bundle.first_block + i, shared[warp]);
+        __syncwarp();
+      }
     }
   }
 
   // All blocks have read the counts by then.
   if (!is_last_block(arguments.counter)) return;
+#pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < segment.tensors; i += kThreads) {
     ++tables.steps[tables.tensors[segment.first_tensor + i].slot];
   }
@@ -186,7 +211,7 @@ void apply_step(const StepTables& tables, std::span<const StepSegment> segments,
   for (const StepSegment& segment : segments) {
     const Kernel kernel =
         (segment.all_float32 ? kernels.all_float32 : kernels.mixed)[static_cast<int>(segment.rule)];
-    const unsigned grid = segment.blocks > 0 ? static_cast<unsigned>(segment.blocks) : 1U;
+    const unsigned grid = segment.bundles > 0 ? static_cast<unsigned>(segment.bundles) : 1U;
     const Arguments arguments{.tables = tables,
                               .segment = segment,
                               .factors = factors,

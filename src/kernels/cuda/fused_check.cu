@@ -1,5 +1,6 @@
 // The first pass of the fused step: norm of all gradients, and whether they are finite.
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/step_memory.cuh"
@@ -11,44 +12,74 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBatch = 4;  // accesses that a thread has under way
+constexpr unsigned kWholeWarp = 0xffffffffU;
 
 __device__ __forceinline__ float widen(float value) { return value; }
 __device__ __forceinline__ float widen(__half value) { return __half2float(value); }
 __device__ __forceinline__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
 
-// Calls take(value) for this thread's share of the elements, always in the same order.
-template <class T, class Take>
-__device__ __forceinline__ void for_each_element(const T* data, int size, const Take& take) {
-  constexpr int width = 16 / sizeof(T);
-  int done = 0;
-  if (is_aligned(data)) {
-    const int packs = size / width;
-    const auto* const pack_data = reinterpret_cast<const Pack<T, width>*>(data);
-    for (int first = static_cast<int>(threadIdx.x); first < packs; first += kBatch * kThreads) {
-      Pack<T, width> batch[kBatch];
+// Elements of a gradient that a whole block of threads works on.
+template <class T>
+struct Elements {
+  const T* data;
+  int size;
+
+  // Calls take(value) for this thread's share of them, always in the same order.
+  template <class Take>
+  __device__ __forceinline__ void visit(const Take& take) const {
+    constexpr int width = 16 / sizeof(T);
+    const int thread = static_cast<int>(threadIdx.x);
+    int done = 0;
+    if (is_aligned(data)) {
+      const int packs = size / width;
+      const auto* const pack_data = reinterpret_cast<const Pack<T, width>*>(data);
+      for (int first = thread; first < packs; first += kBatch * kThreads) {
+        Pack<T, width> batch[kBatch];
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int index = first + i * kThreads;
-        if (index < packs) batch[i] = pack_data[index];
+        for (int i = 0; i < kBatch; ++i) {
+          const int index = first + i * kThreads;
+          if (index < packs) batch[i] = pack_data[index];
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          if (first + i * kThreads >= packs) break;
+#pragma unroll
+          for (int lane = 0; lane < width; ++lane) take(widen(batch[i].values[lane]));
+        }
       }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (first + i * kThreads >= packs) break;
-#pragma unroll
-        for (int lane = 0; lane < width; ++lane) take(widen(batch[i].values[lane]));
-      }
+      done = packs * width;
     }
-    done = packs * width;
+    for (int i = done + thread; i < size; i += kThreads) take(widen(data[i]));
   }
-  for (int i = done + static_cast<int>(threadIdx.x); i < size; i += kThreads) take(widen(data[i]));
+};
+
+// The same for a warp. There are few, so that it need not be fast.
+struct FewElements {
+  const void* data;
+  int size;
+  ScalarKind kind;
+
+  template <class Take>
+  __device__ __forceinline__ void visit(const Take& take) const {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) % 32; i < size; i += 32) {
+      take(load_one(data, i, kind));
+    }
+  }
+};
+
+// The sum over the warp, for its first thread. In a fixed order.
+__device__ __forceinline__ double sum_in_warp(double value) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value += __shfl_down_sync(kWholeWarp, value, offset);
+  }
+  return value;
 }
 
 // The sum over the block, for its first thread. In a fixed order.
 __device__ double sum_in_block(double value) {
   __shared__ double of_warps[kWarps];
-  for (int offset = 16; offset > 0; offset /= 2) {
-    value += __shfl_down_sync(0xffffffffU, value, offset);
-  }
+  value = sum_in_warp(value);
   __syncthreads();
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
   __syncthreads();
@@ -59,39 +90,90 @@ __device__ double sum_in_block(double value) {
   return sum;
 }
 
-// What the first thread returns holds for the block.
-template <class T>
-__device__ StepPartial check_block(const T* data, int size, float factor) {
+// Threads that work on one block together: all of them, or a warp.
+struct WholeBlock {
+  static __device__ bool all(bool holds) { return __syncthreads_and(holds) != 0; }
+  static __device__ double sum(double value) { return sum_in_block(value); }
+};
+struct OneWarp {
+  static __device__ bool all(bool holds) { return __all_sync(kWholeWarp, holds) != 0; }
+  static __device__ double sum(double value) { return sum_in_warp(value); }
+};
+
+// What the first of the threads returns holds for all of them.
+// Not inline: all its forms in one function would take more registers than there are.
+template <class Threads, class Elements>
+__device__ __noinline__ StepPartial check_elements(const Elements& elements, float factor) {
   StepPartial partial{};
   float sum = 0.0F;
   bool finite = true;
-  for_each_element(data, size, [&](float element) {
+  elements.visit([&](float element) {
     const float value = element * factor;
     sum = fmaf(value, value, sum);
     finite &= isfinite(value);
   });
-  const bool all_finite = __syncthreads_and(finite) != 0;
-  const bool overflow = __syncthreads_or(!isfinite(sum)) != 0;
+  const bool all_finite = Threads::all(finite);
+  const bool overflow = !Threads::all(isfinite(sum));
   double exact = sum;
   if (all_finite && overflow) {  // squares of finite numbers may be too large for float
     exact = 0.0;
-    for_each_element(data, size, [&](float element) {
+    elements.visit([&](float element) {
       const double value = element * factor;
       exact = fma(value, value, exact);
     });
   }
-  partial.sum_of_squares = sum_in_block(exact);
+  partial.sum_of_squares = Threads::sum(exact);
   if (all_finite) return partial;
   unsigned inf = 0;
   unsigned nan = 0;
-  for_each_element(data, size, [&](float element) {
+  elements.visit([&](float element) {
     const float value = element * factor;
     inf += isinf(value) ? 1U : 0U;
     nan += isnan(value) ? 1U : 0U;
   });
-  partial.inf = static_cast<unsigned>(sum_in_block(inf));
-  partial.nan = static_cast<unsigned>(sum_in_block(nan));
+  partial.inf = static_cast<unsigned>(Threads::sum(inf));
+  partial.nan = static_cast<unsigned>(Threads::sum(nan));
   return partial;
+}
+
+__device__ __forceinline__ void check_block(const StepTables& tables, std::int32_t index,
+                                            float factor) {
+  const StepBlock block = tables.blocks[index];
+  const StepTensor& tensor = tables.tensors[block.tensor];
+  const std::int64_t begin = kStepChunk * block.chunk;
+  const int size = static_cast<int>(min(kStepChunk, tensor.numel - begin));
+  const void* const gradient = tables.gradients[block.tensor];
+  const auto check_as = [&](auto* data) {
+    using T = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
+    return check_elements<WholeBlock>(Elements<T>{data + begin, size}, factor);
+  };
+  StepPartial partial;
+  switch (tensor.gradient_kind) {
+    case ScalarKind::float16:
+      partial = check_as(static_cast<const __half*>(gradient));
+      break;
+    case ScalarKind::bfloat16:
+      partial = check_as(static_cast<const __nv_bfloat16*>(gradient));
+      break;
+    default:
+      partial = check_as(static_cast<const float*>(gradient));
+  }
+  if (threadIdx.x == 0) tables.partials[index] = partial;
+}
+
+// Which is one chunk of its tensor, the last or the only one.
+__device__ __forceinline__ void check_small_block(const StepTables& tables, std::int32_t index,
+                                                  float factor) {
+  const StepBlock block = tables.blocks[index];
+  const StepTensor& tensor = tables.tensors[block.tensor];
+  const std::int64_t begin = kStepChunk * block.chunk;
+  const std::int64_t width = tensor.gradient_kind == ScalarKind::float32 ? 4 : 2;
+  const FewElements elements{
+      .data = static_cast<const char*>(tables.gradients[block.tensor]) + begin * width,
+      .size = static_cast<int>(tensor.numel - begin),
+      .kind = tensor.gradient_kind};
+  const StepPartial partial = check_elements<OneWarp>(elements, factor);
+  if (threadIdx.x % 32 == 0) tables.partials[index] = partial;
 }
 
 __device__ StepPartial read(const StepPartial* partial) {
@@ -105,25 +187,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     check_kernel(const StepTables tables, std::int32_t blocks, const StepFactors factors,
                  StepOutcome* outcome, unsigned* counter) {
   static_assert(sizeof(StepPartial) == sizeof(uint4));
+  static_assert(kMostInBundle <= kWarps);
   if (blocks > 0) {
-    const StepBlock block = tables.blocks[blockIdx.x];
-    const StepTensor& tensor = tables.tensors[block.tensor];
+    const StepBundle bundle = tables.bundles[blockIdx.x];
     const float factor = static_cast<float>(product_of(factors));
-    const std::int64_t begin = kStepChunk * block.chunk;
-    const int size = static_cast<int>(min(kStepChunk, tensor.numel - begin));
-    const void* const gradient = tables.gradients[block.tensor];
-    StepPartial partial;
-    switch (tensor.gradient_kind) {
-      case ScalarKind::float16:
-        partial = check_block(static_cast<const __half*>(gradient) + begin, size, factor);
-        break;
-      case ScalarKind::bfloat16:
-        partial = check_block(static_cast<const __nv_bfloat16*>(gradient) + begin, size, factor);
-        break;
-      default:
-        partial = check_block(static_cast<const float*>(gradient) + begin, size, factor);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (bundle.blocks == 1) {
+      check_block(tables, bundle.first_block, factor);
+    } else if (warp < bundle.blocks) {
+      check_small_block(tables, bundle.first_block + warp, factor);
     }
-    if (threadIdx.x == 0) tables.partials[blockIdx.x] = partial;
   }
 
   if (!is_last_block(counter)) return;
@@ -145,9 +218,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-void check_gradients(const StepTables& tables, std::int32_t blocks, const StepFactors& factors,
-                     StepOutcome* outcome, void* scratch, void* stream) {
-  const unsigned grid = blocks > 0 ? static_cast<unsigned>(blocks) : 1U;
+void check_gradients(const StepTables& tables, std::int32_t blocks, std::int32_t bundles,
+                     const StepFactors& factors, StepOutcome* outcome, void* scratch,
+                     void* stream) {
+  const unsigned grid = bundles > 0 ? static_cast<unsigned>(bundles) : 1U;
   check_kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
       tables, blocks, factors, outcome, static_cast<unsigned*>(scratch));
   check(cudaGetLastError(), "check_gradients");
