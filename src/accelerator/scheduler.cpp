@@ -73,7 +73,7 @@ void SchedulerState::step() {
     return optimizer->is_at_boundary() && may_be_updated(*optimizer);
   });
   if (!may_advance) return;
-  pending_ = Pending{.steps = steps_for_update(*core, followed)};
+  pending_ = Pending{.steps = steps_for_update(*core, followed), .rates = rates()};
   bool is_known = true;
   for (const auto& optimizer : followed) {
     if (!optimizer->last_step()) continue;
@@ -89,7 +89,39 @@ void SchedulerState::settle() {
   const Pending pending = *std::exchange(pending_, std::nullopt);
   const bool updated = std::none_of(pending.results.begin(), pending.results.end(),
                                     [](const StepResult& result) { return result.skipped(); });
-  if (updated) schedule_->advance(pending.steps);
+  if (!updated) return;
+  const std::vector<double> now = rates();
+  schedule_->advance(pending.steps);
+  // Rates that the program has set since then came after the step, whenever the device tells.
+  for (std::size_t i = 0; i < std::min(now.size(), pending.rates.size()); ++i) {
+    if (now[i] == pending.rates[i]) continue;
+    schedule_->optimizer()->param_groups()[i].options().set_lr(now[i]);
+  }
+  const auto core = core_.lock();
+  if (!core) return;
+  const std::vector<double> after = rates();
+  for (const auto& other : core->schedulers.all()) {
+    if (other.get() != this) other->note_moved(schedule_->optimizer(), now, after);
+  }
+}
+
+void SchedulerState::note_moved(const torch::optim::Optimizer* optimizer,
+                                const std::vector<double>& before,
+                                const std::vector<double>& after) {
+  if (!pending_ || schedule_->optimizer() != optimizer) return;
+  std::vector<double>& rates = pending_->rates;
+  for (std::size_t i = 0; i < std::min(rates.size(), before.size()); ++i) {
+    if (rates[i] == before[i]) rates[i] = after[i];
+  }
+}
+
+std::vector<double> SchedulerState::rates() const {
+  std::vector<double> rates;
+  if (schedule_->optimizer() == nullptr) return rates;
+  for (const auto& group : schedule_->optimizer()->param_groups()) {
+    rates.push_back(group.options().get_lr());
+  }
+  return rates;
 }
 
 void SchedulerState::step(double metric) {

@@ -72,7 +72,15 @@ class SchedulerState {
   struct Pending {
     std::vector<StepResult> results = {};
     int64_t steps = 1;
+    std::vector<double> rates = {};  // of the optimizer's groups, when it was asked for
   };
+
+  // Of the schedule's own optimizer; none if it does not tell which that is.
+  std::vector<double> rates() const;
+
+  // Another schedule has moved the rates of its optimizer: that was not the program.
+  void note_moved(const torch::optim::Optimizer* optimizer, const std::vector<double>& before,
+                  const std::vector<double>& after);
 
   std::weak_ptr<Core> core_;
   std::unique_ptr<ScheduleAccess> schedule_;

@@ -1,11 +1,13 @@
 #include "optim/step_plan.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "accelerant/core/error.h"
@@ -16,6 +18,9 @@ namespace {
 
 // States that are looked up at each step to see whether they were replaced.
 constexpr std::size_t kLookedUp = 4;
+
+// Parameters that are worth a thread on the host.
+constexpr int64_t kParametersOfAThread = 1024;
 
 bool same(const kernels::Hyper& left, const kernels::Hyper& right) {
   return std::memcmp(&left, &right, sizeof(left)) == 0;
@@ -55,7 +60,7 @@ StepPlan::~StepPlan() = default;
 
 // Whether the parameter is as it was when the tables were built. This runs for every parameter at every step: it
 // reads a few words of each tensor and nothing else.
-bool StepPlan::look_at(Seen& seen, const at::Tensor& parameter, bool& moved) {
+bool StepPlan::look_at(Seen& seen, const at::Tensor& parameter, Changes& changes) {
   const c10::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
   if (impl != seen.parameter) return false;
   const at::Tensor& gradient = impl->grad();
@@ -73,7 +78,7 @@ bool StepPlan::look_at(Seen& seen, const at::Tensor& parameter, bool& moved) {
   const int64_t version = version_of(*grad);
   if (version != seen.gradient_version) {
     seen.gradient_version = version;
-    ++gradients_version_;
+    changes.values = true;
   }
   switch (seen.access) {
     case Access::contiguous:
@@ -83,14 +88,14 @@ bool StepPlan::look_at(Seen& seen, const at::Tensor& parameter, bool& moved) {
       if (!gradient.strides().equals(parameter.strides())) return false;
       break;
     case Access::packed:
-      ++gradients_version_;
+      changes.values = true;
       return gradient.sizes().equals(parameter.sizes());
   }
   const void* const data = grad->data();
   const void*& known = gradients_.host[static_cast<std::size_t>(seen.tensor)];
   if (data != known) {
     known = data;
-    moved = true;
+    changes.addresses = true;
   }
   return true;
 }
@@ -109,19 +114,30 @@ bool StepPlan::are_groups_known() {
 
 bool StepPlan::look() {
   if (!are_groups_known()) return false;
-  std::size_t next = 0;
-  bool moved = false;
+  auto seen = seen_.begin();
+  std::atomic<bool> are_all_known = true;
+  std::atomic<bool> has_other_values = false;
+  std::atomic<bool> has_other_addresses = false;
   for (const auto& group : optimizer_.param_groups()) {
     const std::vector<at::Tensor>& parameters = group.params();
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      look_ahead(parameters, i);
-      if (!look_at(seen_[next++], parameters[i], moved)) return false;
-    }
+    at::parallel_for(0, std::ssize(parameters), kParametersOfAThread,
+                     [&](int64_t begin, int64_t end) {
+                       Changes changes;
+                       for (int64_t i = begin; i < end; ++i) {
+                         const auto index = static_cast<std::size_t>(i);
+                         look_ahead(parameters, index);
+                         if (look_at(seen[i], parameters[index], changes)) continue;
+                         are_all_known = false;
+                         break;
+                       }
+                       if (changes.values) has_other_values = true;
+                       if (changes.addresses) has_other_addresses = true;
+                     });
+    if (!are_all_known) return false;
+    seen += std::ssize(parameters);
   }
-  if (moved) {
-    ++gradients_version_;
-    gradients_.upload(device_, of_graphs_);
-  }
+  if (has_other_values || has_other_addresses) ++gradients_version_;
+  if (has_other_addresses) gradients_.upload(device_, of_graphs_);
   return true;
 }
 
@@ -214,11 +230,12 @@ void StepPlan::applied() {
   const at::NoGradGuard no_grad;
   for (const Packed& packed : packed_parameters_) packed.parameter.copy_(packed.copy);
   // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
-  constexpr std::size_t kAhead = 8;
-  for (std::size_t i = 0; i < seen_.size(); ++i) {
-    if (i + kAhead < seen_.size()) version_of(*seen_[i + kAhead].parameter);  // is near then
-    if (seen_[i].tensor >= 0) const_cast<c10::TensorImpl*>(seen_[i].parameter)->bump_version();
-  }
+  at::parallel_for(0, std::ssize(seen_), kParametersOfAThread, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Seen& seen = seen_[static_cast<std::size_t>(i)];
+      if (seen.tensor >= 0) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
+    }
+  });
   for (Slot* slot : masters_) {
     slot->parameter_version = version_of(*slot->parameter.unsafeGetTensorImpl());
   }

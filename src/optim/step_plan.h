@@ -91,6 +91,12 @@ class StepPlan {
     at::ScalarType gradient_type = at::ScalarType::Undefined;
   };
 
+  // Of gradients, since the step before.
+  struct Changes {
+    bool values = false;
+    bool addresses = false;
+  };
+
   // A parameter that does not lie as the kernels need it, itself or its gradient, and the copy that does.
   struct Packed {
     at::Tensor parameter;
@@ -99,7 +105,7 @@ class StepPlan {
 
   bool are_groups_known();
   bool look();
-  bool look_at(Seen& seen, const at::Tensor& parameter, bool& moved);
+  bool look_at(Seen& seen, const at::Tensor& parameter, Changes& changes);
   bool is_state_known();
   Readiness rebuild();
   void upload_options(bool all);

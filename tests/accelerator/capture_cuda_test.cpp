@@ -97,6 +97,18 @@ TEST_F(CaptureOnCuda, SeesWhatTheProgramDoesBetweenReplays) {
   expect_changes_between_replays_to_count(with_dropout);
 }
 
+// Whether a step was skipped, and so whether the schedule moves, is known later than the program goes on.
+TEST_F(CaptureOnCuda, RatesSetByHandStayAfterTheStepOfASchedule) {
+  CapturedTraining training(with_steps(1, Precision::fp16));
+  const SameBatch batch(training);
+  for (int i = 0; i < 20; ++i) {
+    training.body(batch.x, batch.y);
+    const double rate = 0.01 * (i + 1);
+    training.adamw.param_groups()[0].options().set_lr(rate);
+    EXPECT_EQ(training.scheduler.get_last_lr()[0], rate);
+  }
+}
+
 TEST_F(CaptureOnCuda, WaitsForAGraphOfAutogradThatIsAlive) {
   expect_to_wait_for_a_graph_of_autograd(with_steps(1));
 }

@@ -61,6 +61,22 @@ RANK_TEST(CaptureByRanks, ReplaysTrainTheSame, 2) {
   }
 }
 
+RANK_TEST(CaptureByRanks, SeesWhatTheProgramDoesBetweenReplays, 2) {
+  const RunAnewInsteadOfCuda graphs;
+  for (const int64_t steps : {1, 2}) {
+    for (const Precision precision : {Precision::no, Precision::fp16}) {
+      CaptureSetup setup{.options = on_cpu(precision, steps)};
+      setup.options.scaler.init_scale = 64;  // these graphs cannot tell of an overflow
+      expect_changes_between_replays_to_count(setup);
+    }
+  }
+}
+
+RANK_TEST(CaptureByRanks, SavesAndLoadsBetweenReplays, 2) {
+  const RunAnewInsteadOfCuda graphs;
+  expect_to_save_and_load_between_replays({.options = on_cpu(Precision::no, 2)});
+}
+
 RANK_TEST(CaptureByRanks, DifferentShapesInOneCall, 2) {
   const RunAnewInsteadOfCuda graphs;
   CapturedTraining plain(CaptureSetup{});

@@ -112,8 +112,13 @@ def test_merged_they_tell_one_story(trained, tmp_path):
         return [event for event in events if event["pid"] == rank and event["name"] == name]
     for here, there in zip(of(0, "reduction"), of(1, "backward"), strict=True):
         assert here["ts"] + here["dur"] >= there["ts"]
-    arrows = collections.Counter((event["ph"], event["id"]) for event in events if event["ph"] in "sf")
-    assert arrows and max(arrows.values()) == 1
+
+    # Arrows of one trace never end in another. Some have two ends in torch's own traces.
+    def uses_of_arrows(trace):
+        arrows = collections.Counter((event["ph"], event["id"]) for event in trace if event["ph"] in "sf")
+        return list(arrows.values())
+    own_uses = [uses for part in parts.values() for uses in uses_of_arrows(part["traceEvents"])]
+    assert own_uses and sorted(uses_of_arrows(events)) == sorted(own_uses)
 
 
 def test_merge_puts_the_trace_beside(trained, tmp_path):

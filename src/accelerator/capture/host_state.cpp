@@ -13,7 +13,9 @@ ExchangeState::ExchangeState(const Core& core) {
 }
 
 void ExchangeState::restore(Core& core) const {
-  for (const auto& [model, buffers_are_due, has_local_forward] : models_) {
+  for (const auto& [weak_model, buffers_are_due, has_local_forward] : models_) {
+    const auto model = weak_model.lock();
+    if (!model) continue;
     dist::set_buffers_due(*model->parallel(), buffers_are_due);
     model->set_local_forward(has_local_forward);
   }

@@ -21,7 +21,7 @@ class ExchangeState {
 
  private:
   struct OfModel {
-    std::shared_ptr<ModelState> model;
+    std::weak_ptr<ModelState> model;  // graphs have it, and must not keep the connections open
     bool buffers_are_due;
     bool has_local_forward;
   };
