@@ -90,10 +90,17 @@ void run_timed(Core& core, const at::Tensor& loss, const std::function<void()>& 
   core.waited_at_last_backward = progress.waited();
 }
 
-// In a replay, too.
+bool is_capturing(const Core& core) {
+  return core.recorder != nullptr && core.recorder->is_capturing();
+}
+
+// A capture is no step; its replays are.
 void note_step(Core& core) {
-  core.world->progress().begin_step();
-  if (core.recorder != nullptr) core.recorder->note([&core] { note_step(core); });
+  if (is_capturing(core)) {
+    core.recorder->note([&core] { note_step(core); });
+  } else {
+    core.world->progress().begin_step();
+  }
 }
 
 }  // namespace
@@ -111,10 +118,9 @@ void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
         return participant.model->parallel()->averages_since(participant.preparations);
       });
   note_step(core);
-  const bool is_captured = core.recorder != nullptr && core.recorder->is_capturing();
   try {
     failpoint("backward");
-    if (exchanges && !is_captured) {
+    if (exchanges && !is_capturing(core)) {
       run_timed(core, loss, backward);
     } else {
       backward();

@@ -30,6 +30,7 @@ std::string why_never_captured(const DataParallel& model) {
 
 bool waits_for_backward(const DataParallel& model) {
   const DataParallel::State& state = model.state();
+  state.require_reducer();
   return state.reducer->is_armed() || state.reducer->is_unfinished();
 }
 
@@ -61,7 +62,10 @@ void move_to_current_stream(DataParallel& model) {
   state.make_reducer(order.buckets);
   state.reducer->restore_order(order);
   if (state.graph_is_known) state.reducer->restore_graph(graph);
+  state.forget_forwards();
 }
+
+int64_t exchanged_messages(const World& world) { return world.groups().messages; }
 
 bool buffers_are_due(const DataParallel& model) { return model.state().buffers_due; }
 void set_buffers_due(DataParallel& model, bool due) { model.state().buffers_due = due; }

@@ -31,8 +31,11 @@ int64_t exchange_generation(const DataParallel& model);
 bool is_on_stream(const DataParallel& model, const c10::Stream& stream);
 
 // Sets the exchange up anew, on the current stream, as far as the program holds no graph of the model. All that was
-// learnt stays. Not while it waits_for_backward(). Exchanges nothing.
+// learnt stays. An iteration that waits_for_backward() is given up. Exchanges nothing.
 void move_to_current_stream(DataParallel& model);
+
+// Exchanges of messages between hosts so far: of objects, and of descriptions of tensors before gather() and reduce().
+int64_t exchanged_messages(const World& world);
 
 // Whether the next forward hands on the buffers of rank 0.
 bool buffers_are_due(const DataParallel& model);

@@ -214,6 +214,7 @@ void DataParallel::before_forward(bool synchronise) {
   State& state = *state_;
   // One process may evaluate when the others do not.
   if (!at::GradMode::is_enabled()) return;
+  state.require_reducer();
   if (synchronise) {
     state.check_iteration();
     state.reducer->prepare_for_forward();

@@ -267,9 +267,7 @@ void DataParallel::load_state_dict(const NamedState& saved) {
   state.graph_is_known = state.options.static_graph && has_graph;
   state.graph_is_followed = state.options.static_graph && is_followed;
   state.buffers_due = saved.values.value("buffers_due", true);
-  state.armed_graph.reset();
-  state.requested.reset();
-  state.is_announced = false;
+  state.forget_forwards();
 }
 
 }  // namespace accelerant::dist

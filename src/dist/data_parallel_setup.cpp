@@ -150,6 +150,19 @@ void DataParallel::State::drop_reducer() {
   }
 }
 
+void DataParallel::State::forget_forwards() {
+  armed_graph.reset();
+  requested.reset();
+  is_announced = false;
+}
+
+void DataParallel::State::require_reducer() const {
+  if (reducer) return;
+  throw Error(ErrorDetails{.problem = "The gradients of a model cannot be exchanged any more",
+                           .got = "a failure when its buffers were made anew",
+                           .hint = "free memory of the device, and prepare the model again"});
+}
+
 DataParallel::State::~State() { drop_reducer(); }
 
 }  // namespace accelerant::dist

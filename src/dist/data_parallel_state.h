@@ -22,6 +22,12 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   void make_reducer(std::vector<std::vector<size_t>> buckets = {});
   void drop_reducer();
 
+  // No backward is waited for any more.
+  void forget_forwards();
+
+  // An Error if a Reducer could not be made.
+  void require_reducer() const;
+
   // Makes the next backward() reduce. `outputs` tell what is unused, if that is to be found out.
   void arm(const std::vector<at::Tensor>& outputs);
 

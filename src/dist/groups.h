@@ -24,6 +24,8 @@ struct Groups {
   // Calls of collectives so far, and of wait_for_everyone: the same on all processes if all is well.
   int64_t calls = 0;
   int64_t waits = 0;
+  // Exchanges of messages between hosts so far.
+  int64_t messages = 0;
   // Preemptions made so far: each has keys of its own.
   int64_t preemptions = 0;
 

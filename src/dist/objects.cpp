@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "dist/agreement.h"
+#include "dist/groups.h"
 #include "dist/message.h"
 #include "dist/transport.h"
 
@@ -37,6 +38,7 @@ std::string to_bytes(const json& value) {
 
 std::vector<std::string> exchange_messages(const World& world, const char* name,
                                            const std::string& bytes) {
+  ++world.groups().messages;
   const auto length = static_cast<int64_t>(bytes.size());
   const int64_t size = world.size();
   at::Tensor own = at::zeros({kFirstPart}, at::kByte);

@@ -29,8 +29,8 @@ bool is_castable(const at::Tensor& tensor) {
 
 // Sums are made in float32, and rounded only if the result is to be of another type.
 at::Tensor product(const at::Tensor& left, const at::Tensor& right, at::ScalarType type) {
-  if (left.scalar_type() == type) return at::mm(left, right);
-  return left.is_cuda() ? at::mm(left, right, type) : at::mm(left, right).to(type);
+  const bool writes_wide = left.is_cuda() && type == at::kFloat && left.scalar_type() != type;
+  return writes_wide ? at::mm(left, right, type) : at::mm(left, right).to(type);
 }
 
 at::Tensor as_rows(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
@@ -53,7 +53,10 @@ struct MixedLinear : torch::autograd::Function<MixedLinear> {
                             const at::Tensor& weight, const at::Tensor& cast_input,
                             const at::Tensor& cast_weight, const std::optional<at::Tensor>& bias,
                             const std::optional<at::Tensor>& cast_bias) {
-    context->save_for_backward({cast_input, cast_weight});
+    // A layer that the loss does not depend on has no gradients, rather than zeros.
+    context->set_materialize_grads(false);
+    const bool needs_weight = input.requires_grad();
+    context->save_for_backward({cast_input, needs_weight ? cast_weight : at::Tensor()});
     context->saved_data["input_type"] = static_cast<int64_t>(input.scalar_type());
     context->saved_data["weight_type"] = static_cast<int64_t>(weight.scalar_type());
     if (bias) context->saved_data["bias_type"] = static_cast<int64_t>(bias->scalar_type());
@@ -62,6 +65,7 @@ struct MixedLinear : torch::autograd::Function<MixedLinear> {
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const c10::impl::ExcludeDispatchKeyGuard without_autocast(c10::autocast_dispatch_keyset);
+    if (!gradients[0].defined()) return variable_list(kCount);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor rows = as_rows(gradients[0]);
     return at::GradMode::is_enabled() ? differentiable(*context, rows, saved[0], saved[1])
@@ -117,7 +121,7 @@ std::optional<at::ScalarType> type_of_mixed_linear(const at::Tensor& input,
   if (!input.is_cuda() || !at::autocast::is_autocast_enabled(at::kCUDA)) return std::nullopt;
   if (!at::GradMode::is_enabled() || !weight.requires_grad()) return std::nullopt;
   // Vectors are rare, and at::linear has a way of its own for them.
-  if (input.dim() < 2 || input.numel() == 0) return std::nullopt;
+  if (input.dim() < 2 || input.numel() == 0 || weight.numel() == 0) return std::nullopt;
   if (!is_castable(input) || !is_castable(weight) || (bias.defined() && !is_castable(bias))) {
     return std::nullopt;
   }

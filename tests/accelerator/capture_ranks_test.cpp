@@ -44,10 +44,32 @@ class TwoShapes {
   std::vector<torch::Tensor> y_;
 };
 
-void expect_same_everywhere(CapturedTraining& training, bool value) {
-  const auto all = training.accelerator.gather(torch::tensor({value ? 1 : 0}));
-  EXPECT_TRUE(all.eq(value ? 1 : 0).all().item<bool>()) << all;
-}
+// A captured training beside a plain one that gets the same batches.
+class SideBySide {
+ public:
+  // Whether the captured one replayed, which must be the same in all processes.
+  bool run(bool is_short) {
+    plain_batches_.run_plainly(is_short);
+    batches_.run(step, is_short);
+    const auto all = training.accelerator.gather(torch::tensor({step.is_captured() ? 1 : 0}));
+    EXPECT_TRUE(all.eq(all[0]).all().item<bool>()) << all;
+    return step.is_captured();
+  }
+
+  void expect_same() const { expect_same_parameters(training, plain_); }
+
+ private:
+  const RunAnewInsteadOfCuda graphs_;
+  CapturedTraining plain_{CaptureSetup{}};
+
+ public:
+  CapturedTraining training{CaptureSetup{}};
+  decltype(training.captured()) step = training.captured();
+
+ private:
+  TwoShapes plain_batches_{plain_};
+  TwoShapes batches_{training};
+};
 
 RANK_TEST(CaptureByRanks, ReplaysTrainTheSame, 2) {
   const RunAnewInsteadOfCuda graphs;
@@ -78,48 +100,87 @@ RANK_TEST(CaptureByRanks, SavesAndLoadsBetweenReplays, 2) {
 }
 
 RANK_TEST(CaptureByRanks, DifferentShapesInOneCall, 2) {
-  const RunAnewInsteadOfCuda graphs;
-  CapturedTraining plain(CaptureSetup{});
-  CapturedTraining training(CaptureSetup{});
-  TwoShapes expected(plain);
-  TwoShapes batches(training);
-  auto step = training.captured();
+  SideBySide both;
   int64_t replays = 0;
   for (int i = 0; i < 30; ++i) {
     // Alone, and together with the other; some of these pairs come often, and some once.
-    const bool is_short = rank() == 0 ? i % 5 == 4 : i % 3 == 2;
-    expected.run_plainly(is_short);
-    batches.run(step, is_short);
-    replays += step.is_captured();
-    expect_same_everywhere(training, step.is_captured());
+    replays += both.run(rank() == 0 ? i % 5 == 4 : i % 3 == 2);
   }
   EXPECT_GE(replays, 10);
-  EXPECT_EQ(step.why_not(), "");
-  expect_same_parameters(training, plain);
+  EXPECT_EQ(both.step.why_not(), "");
+  both.expect_same();
+}
+
+// Both shapes come alone first, so that each process has graphs of both before they meet.
+RANK_TEST(CaptureByRanks, CapturesEveryPairOfShapes, 2) {
+  SideBySide both;
+  for (int i = 0; i < 6; ++i) both.run(false);
+  for (int i = 0; i < 3; ++i) both.run(true);
+  EXPECT_EQ(both.step.graphs(), 2);
+  for (int i = 0; i < 4; ++i) both.run(rank() == 0);
+  EXPECT_TRUE(both.step.is_captured());
+  EXPECT_EQ(both.step.graphs(), 3);
+  EXPECT_TRUE(both.run(false));
+  both.expect_same();
+}
+
+// The others have captured it.
+RANK_TEST(CaptureByRanks, CaptureThatFailsInOneProcess, 2) {
+  const RunAnewInsteadOfCuda graphs;
+  CapturedTraining training(CaptureSetup{});
+  auto step = training.accelerator.capture([&](const torch::Tensor& x, const torch::Tensor& y) {
+    auto loss = training.body(x, y);
+    if (rank() == 1 && RunAnewBackend::is_capturing) throw std::runtime_error("not in a graph");
+    return loss;
+  });
+  TwoShapes batches(training);
+  for (int i = 0; i < 8; ++i) batches.run(step, false);
+  EXPECT_FALSE(step.is_captured());
+  EXPECT_TRUE(contains(step.why_not(), rank() == 1 ? "not in a graph" : "another process"));
+  const auto all = training.accelerator.gather(training.net->last->weight.detach().unsqueeze(0));
+  EXPECT_TRUE(all[0].equal(all[1]));
+}
+
+RANK_TEST(CaptureByRanks, CaptureThatFailsInTheMiddleOfABackward, 1) {
+  const RunAnewInsteadOfCuda graphs;
+  CaptureSetup setup;
+  setup.options.process_group.with_one_process = true;
+  CapturedTraining training(setup);
+  // Gradients of the last layer have come by then.
+  training.net->first->bias.register_hook([](const torch::Tensor&) {
+    if (RunAnewBackend::is_capturing) throw std::runtime_error("not in a graph");
+  });
+  auto step = training.captured();
+  TwoShapes batches(training);
+  for (int i = 0; i < 8; ++i) batches.run(step, false);
+  EXPECT_TRUE(contains(step.why_not(), "not in a graph")) << step.why_not();
+}
+
+RANK_TEST(CaptureByRanks, RefusesExchangesThatTheHostCompares, 2) {
+  const RunAnewInsteadOfCuda graphs;
+  CapturedTraining training(CaptureSetup{});
+  auto step = training.accelerator.capture([&](const torch::Tensor& x, const torch::Tensor& y) {
+    return training.accelerator.reduce(training.body(x, y).detach());
+  });
+  TwoShapes batches(training);
+  for (int i = 0; i < 6; ++i) batches.run(step, false);
+  EXPECT_TRUE(contains(step.why_not(), "reduce()")) << step.why_not();
 }
 
 RANK_TEST(CaptureByRanks, LosesGraphsInAllProcesses, 2) {
-  const RunAnewInsteadOfCuda graphs;
-  CapturedTraining plain(CaptureSetup{});
-  CapturedTraining training(CaptureSetup{});
-  TwoShapes expected(plain);
-  TwoShapes batches(training);
-  auto step = training.captured();
+  SideBySide both;
   std::vector<bool> was_captured;
   for (int i = 0; i < 16; ++i) {
     if (i == 8 && rank() == 1) {  // other memory, in one process
-      torch::Tensor weight = training.net->last->weight;
+      torch::Tensor weight = both.training.net->last->weight;
       weight.set_data(weight.detach().clone());
     }
-    expected.run_plainly(false);
-    batches.run(step, false);
-    expect_same_everywhere(training, step.is_captured());
-    was_captured.push_back(step.is_captured());
+    was_captured.push_back(both.run(false));
   }
   EXPECT_TRUE(was_captured[7]);
   EXPECT_FALSE(was_captured[8]);
-  EXPECT_TRUE(step.is_captured()) << step.why_not();
-  expect_same_parameters(training, plain);
+  EXPECT_TRUE(was_captured[15]) << both.step.why_not();
+  both.expect_same();
 }
 
 RANK_TEST(CaptureByRanks, OneThatCannotKeepsAllFromIt, 2) {

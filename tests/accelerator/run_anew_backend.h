@@ -39,9 +39,19 @@ class RunAnewBackend final : public accelerant::detail::GraphBackend {
   std::unique_ptr<accelerant::detail::StepGraph> capture(accelerant::detail::Core& core,
                                                          std::function<void()> work) override {
     auto graph = std::make_unique<RunAnew>(core, work);
-    work();
+    is_capturing = true;
+    try {
+      work();
+    } catch (...) {
+      is_capturing = false;
+      throw;
+    }
+    is_capturing = false;
     return graph;
   }
+
+  // While a step runs for the first time as a graph.
+  static inline bool is_capturing = false;
 };
 
 // Graphs of that kind in place of CUDA's, while it lives.

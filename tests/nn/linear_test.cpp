@@ -148,6 +148,55 @@ TEST_P(Linear, HasGradientsOfGradientsUnderAutocast) {
   }
 }
 
+TEST_P(Linear, TakesEitherTypeOf16BitsUnderAutocast) {
+  const accelerant::AutocastGuard autocast({GetParam(), at::kHalf});
+  const auto leaf = [&](at::IntArrayRef shape) {
+    return torch::randn(shape, options(at::kBFloat16)).requires_grad_();
+  };
+  const auto input = leaf({3, 8});
+  const auto weight = leaf({4, 8});
+  const auto bias = leaf({4});
+  nn::mixed_linear(input, weight, bias, at::kHalf).sum().backward();
+  for (const at::Tensor& tensor : {input, weight, bias}) {
+    EXPECT_EQ(tensor.grad().scalar_type(), at::kBFloat16);
+  }
+  EXPECT_LE(distance(weight.grad(), input.detach().sum(0).expand({4, 8})), 2e-2);
+}
+
+// As the outputs of a model that the loss leaves out.
+TEST_P(Linear, HasNoGradientsWithoutAGradientOfItsOutput) {
+  struct Nothing : torch::autograd::Function<Nothing> {
+    static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
+      return x.clone();
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                   const torch::autograd::variable_list&) {
+      return {at::Tensor()};
+    }
+  };
+  const accelerant::AutocastGuard autocast({GetParam(), at::kBFloat16});
+  const auto weight = torch::randn({4, 8}, options()).requires_grad_();
+  const auto output = nn::mixed_linear(torch::randn({3, 8}, options()), weight, {}, at::kBFloat16);
+  Nothing::apply(output).sum().backward();
+  EXPECT_FALSE(weight.grad().defined());
+}
+
+TEST_P(Linear, SumsGradientsOfAWeightThatIsUsedTwice) {
+  const accelerant::AutocastGuard autocast({GetParam(), at::kBFloat16});
+  const auto weight = torch::randn({8, 8}, options()).requires_grad_();
+  const auto bias = torch::randn({8}, options());  // not trained
+  const auto x = torch::randn({3, 8}, options());
+  const auto gradient_of = [&](const auto& linear) {
+    const auto output = linear(linear(x));
+    return torch::autograd::grad({output.sum()}, {weight})[0];
+  };
+  const auto ours = gradient_of(
+      [&](const at::Tensor& in) { return nn::mixed_linear(in, weight, bias, at::kBFloat16); });
+  const auto theirs =
+      gradient_of([&](const at::Tensor& in) { return at::linear(in, weight, bias); });
+  EXPECT_LE(distance(ours, theirs), 2e-2);
+}
+
 TEST_P(Linear, IsTorchsOwnWhereNothingIsToBeGained) {
   const auto input = torch::randn({3, 8}, options());
   const auto weight = torch::randn({4, 8}, options()).requires_grad_();

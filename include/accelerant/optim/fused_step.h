@@ -29,10 +29,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "accelerant/amp/scaled_step.h"
 #include "accelerant/amp/step_result.h"

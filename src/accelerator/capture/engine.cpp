@@ -15,6 +15,7 @@
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
 #include "dist/captured_exchange.h"
+#include "dist/progress.h"
 #include "tensor/current_message.h"
 
 namespace accelerant::detail {
@@ -92,6 +93,10 @@ bool is_elsewhere(const Tensors& tensors, c10::Device device) {
   });
 }
 
+int64_t exchanged_messages_of(const Core& core) {
+  return core.world->size() > 1 ? dist::exchanged_messages(*core.world) : 0;
+}
+
 bool has_gradients_to_exchange(const Core& core) {
   const auto models = core.models.all();
   return std::ranges::any_of(models, [](const auto& model) {
@@ -107,7 +112,10 @@ CaptureEngine::CaptureEngine(const std::shared_ptr<Core>& core, const CaptureOpt
   BackendChoice choice = backend_for(*core);
   backend_ = std::move(choice.backend);
   if (backend_ && core->world->is_connected()) {
-    closing_ = core->world->before_close([this] { graphs_.clear(); });
+    closing_ = core->world->before_close([this] {
+      if (backend_) backend_->wait();  // the latest replay may be under way
+      graphs_.clear();
+    });
   }
   if (backend_) return;
   why_not_ = choice.why_not;
@@ -144,6 +152,9 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
   }
   if (Captured* const known = find(*own.key, agreed.keys)) return replay(*core, *known, inputs);
   if (agreed.offer == StepOffer::replay) {
+    // Together with what the other processes have in this call it is new.
+    if (missed_.size() >= kMostKindsSeen) missed_.clear();
+    missed_.insert(*own.key);
     return run_eagerly(*core, own, inputs, body, keeps_gradients);
   }
   Captured* const captured = capture(*core, *own.key, agreed.keys, inputs, body, keeps_gradients);
@@ -175,6 +186,7 @@ bool CaptureEngine::forget_graphs_of_other_surroundings(const Core& core) {
   const bool had_graphs = !graphs_.empty();
   graphs_.clear();
   seen_.clear();
+  missed_.clear();
   windows_.clear();
   optimizers_.clear();
   kept_ = {};
@@ -188,7 +200,7 @@ CaptureEngine::Offer CaptureEngine::offer_for(const Core& core, const Tensors& i
     return {.offer = StepOffer::run, .reason = std::move(reason)};
   }
   Offer offer{.key = key_of_step(core, inputs, windows_, keeps_gradients)};
-  if (has_graph_for(*offer.key)) {
+  if (has_graph_for(*offer.key) && !missed_.contains(*offer.key)) {
     offer.offer = StepOffer::replay;
     return offer;
   }
@@ -234,12 +246,17 @@ StepOutputs CaptureEngine::run_eagerly(Core& core, const Offer& offer, const Ten
   StepRecorder recorder({.keeps_gradients = keeps_gradients,
                          .needs_steps_on_device = backend_->needs_steps_on_device()});
   StepOutputs outputs;
+  const int64_t messages_before = exchanged_messages_of(core);
   backend_->run_beside([&] {
     const RecorderScope scope(core, recorder);
     outputs = detached(body(inputs));
     core.update_scaler_if_due();
   });
   ++eager_calls_;
+  if (exchanged_messages_of(core) != messages_before) {
+    recorder.refuse(
+        "it calls gather(), reduce() or the like, which compare what they get on the host");
+  }
   if (!recorder.refusal().empty()) {
     decline(core, recorder.refusal());
     return outputs;
@@ -301,15 +318,14 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   Captured& captured = made.front();
   captured.key = key;
   captured.keys_of_all = keys_of_all;
-  captured.inputs = rooms_for(inputs);
-  fill(captured.inputs, inputs);
   if (keeps_gradients) captured.gradients = kept_.tensors();
-
-  core.settle_schedules();  // which may wait for the device, and a capture may not
-  for (OptimizerState* optimizer : optimizers_) optimizer->prepare_replay();
   const HostState before(core);
   std::string failure;
   try {
+    captured.inputs = rooms_for(inputs);
+    fill(captured.inputs, inputs);
+    core.settle_schedules();  // which may wait for the device, and a capture may not
+    for (OptimizerState* optimizer : optimizers_) optimizer->prepare_replay();
     captured.graph = backend_->capture(core, [this, &core, &captured, body, keeps_gradients] {
       run_captured(core, captured, body, keeps_gradients);
     });
@@ -327,6 +343,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   for (OptimizerState* optimizer : optimizers_) {
     std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
   }
+  if (!captured.graph) give_up_exchanges(core);
   if (!have_all_captured(*core.world, captured.graph != nullptr)) {
     give_up(captured.graph ? "its capture failed in another process" : failure);
     return nullptr;
@@ -334,6 +351,16 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   ++captures_;
   graphs_.splice(graphs_.begin(), made);
   return &captured;
+}
+
+// Of a backward that was broken off.
+void CaptureEngine::give_up_exchanges(const Core& core) {
+  core.world->progress().lose_order();  // the other processes may have come further
+  for (const auto& model : core.models.all()) {
+    dist::DataParallel* const parallel = model->parallel();
+    if (parallel == nullptr || !dist::waits_for_backward(*parallel)) continue;
+    backend_->run_beside([&] { dist::move_to_current_stream(*parallel); });
+  }
 }
 
 void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody& body,

@@ -70,6 +70,7 @@ class CaptureEngine {
   Captured* capture(Core& core, const StepKey& key, uint64_t keys_of_all,
                     const std::vector<at::Tensor>& inputs, const StepBody& body,
                     bool keeps_gradients);
+  void give_up_exchanges(const Core& core);
   std::string why_it_cannot_be(const Core& core, const std::vector<at::Tensor>& inputs) const;
   void run_captured(Core& core, Captured& captured, const StepBody& body, bool keeps_gradients);
   StepOutputs replay(Core& core, Captured& captured, const std::vector<at::Tensor>& inputs);
@@ -93,7 +94,8 @@ class CaptureEngine {
   // What the step was seen to use.
   std::vector<std::shared_ptr<Window>> windows_;
   std::vector<OptimizerState*> optimizers_;
-  std::set<StepKey> seen_;  // kinds of steps that have run eagerly
+  std::set<StepKey> seen_;    // kinds of steps that have run eagerly
+  std::set<StepKey> missed_;  // with a graph, but not for what other processes had at the same time
   KeptGradients kept_;
   Graphs graphs_;
   int64_t captures_ = 0;

@@ -80,9 +80,10 @@ class CudaBackend final : public GraphBackend {
     wait_for(program, streams_->side);
   }
 
+  void wait() const override { streams_->guard.synchronizeDevice(streams_->device.index()); }
+
   std::unique_ptr<StepGraph> capture(Core&, std::function<void()> work) override {
-    // Nothing of the warm-up must be under way: memory that waits for an event cannot be asked about in a capture.
-    streams_->guard.synchronizeDevice(streams_->device.index());
+    wait();  // memory of the warm-up that waits for an event cannot be asked about in a capture
     // What the warm-up has cached for its stream serves nobody else.
     compat::empty_device_cache();
     // torch ends a pool with its last graph, and it cannot be used again after that.

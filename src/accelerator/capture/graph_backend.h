@@ -35,6 +35,9 @@ class GraphBackend {
   // Runs the work where it can be captured later. In order with what the program does before and after.
   virtual void run_beside(const std::function<void()>& work) = 0;
 
+  // Until all that was queued is done.
+  virtual void wait() const {}
+
   // Runs the work to remember what it queues, which is not done until the first replay. If it throws, nothing has
   // happened on the device. `work` can be called as long as the graph lives.
   virtual std::unique_ptr<StepGraph> capture(Core& core, std::function<void()> work) = 0;

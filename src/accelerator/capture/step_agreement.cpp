@@ -8,13 +8,18 @@
 #include <bit>
 #include <vector>
 
+#include "accelerant/core/error.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "dist/transport.h"
 
 namespace accelerant::detail {
 namespace {
 
-using Message = std::array<int64_t, 3>;
+// Of what a message is; a process that left a call by an exception is at another than the others.
+constexpr int64_t kOffer = 1;
+constexpr int64_t kCaptured = 2;
+
+using Message = std::array<int64_t, 4>;  // the first says of what
 
 std::vector<Message> exchanged(const dist::World& world, const Message& own) {
   if (world.size() == 1) return {own};
@@ -27,6 +32,9 @@ std::vector<Message> exchanged(const dist::World& world, const Message& own) {
   for (Message& message : messages) {
     std::copy_n(next, kNumbers, message.begin());
     next += kNumbers;
+    if (message.front() == own.front()) continue;
+    throw Error("Processes are at different places of a captured step",
+                "a process that leaves a step by an exception must end, as the others wait for it");
   }
   return messages;
 }
@@ -36,8 +44,8 @@ std::vector<Message> exchanged(const dist::World& world, const Message& own) {
 StepAgreement agree(const dist::World& world, const StepProposal& own) {
   StepAgreement agreement{.offer = StepOffer::capture};
   std::size_t keys = 0;
-  for (const auto& [offer, key, lost_graphs] :
-       exchanged(world, {static_cast<int64_t>(own.offer), std::bit_cast<int64_t>(own.key),
+  for (const auto& [what, offer, key, lost_graphs] :
+       exchanged(world, {kOffer, static_cast<int64_t>(own.offer), std::bit_cast<int64_t>(own.key),
                          own.lost_graphs ? 1 : 0})) {
     agreement.offer = std::min(agreement.offer, static_cast<StepOffer>(offer));
     agreement.lost_graphs = agreement.lost_graphs || lost_graphs != 0;
@@ -48,8 +56,8 @@ StepAgreement agree(const dist::World& world, const StepProposal& own) {
 }
 
 bool have_all_captured(const dist::World& world, bool own) {
-  const auto all = exchanged(world, {own ? 1 : 0, 0, 0});
-  return std::ranges::all_of(all, [](const Message& message) { return message[0] != 0; });
+  const auto all = exchanged(world, {kCaptured, own ? 1 : 0, 0, 0});
+  return std::ranges::all_of(all, [](const Message& message) { return message[1] != 0; });
 }
 
 }  // namespace accelerant::detail
