@@ -46,6 +46,41 @@ TEST_F(FusedStepThreads, GiveTheSameBits) {
   for (const int threads : {2, 3, 7}) expect_same(train(threads), expected, "threads");
 }
 
+// Which of thousands of parameters have changed is looked up by several threads, each its part.
+TEST_F(FusedStepThreads, NoticeEveryChangeOfManyParameters) {
+  at::set_num_threads(4);
+  constexpr std::size_t count = 5000;
+  std::vector<at::Tensor> ours;
+  for (std::size_t i = 0; i < count; ++i) ours.push_back(torch::randn({3}).requires_grad_());
+  const auto theirs = copies_of(ours);
+  torch::optim::AdamW optimizer(ours, torch::optim::AdamWOptions(0.01));
+  torch::optim::AdamW stock(theirs, torch::optim::AdamWOptions(0.01));
+  FusedStep fused(optimizer);
+  set_random_gradients(ours);
+  const auto step = [&] {
+    copy_gradients(ours, theirs);
+    const at::Tensor norm = fused.clip_grad_norm_(10.0);
+    EXPECT_NEAR(norm.item<double>(), torch::nn::utils::clip_grad_norm_(theirs, 10.0), 1e-3);
+    fused.step();
+    stock.step();
+  };
+  step();
+  const at::NoGradGuard no_grad;
+  for (const std::size_t changed : {std::size_t{0}, count / 2, count - 1}) {
+    const auto version = ours[changed]._version();
+    ours[changed].mutable_grad() = torch::full({3}, 5.0);  // another tensor
+    step();
+    ours[changed].grad().fill_(-7.0);  // other values in it
+    step();
+    ours[changed].mutable_grad().reset();  // none
+    step();
+    ours[changed].mutable_grad() = torch::full({3}, 2.0);
+    step();
+    EXPECT_EQ(ours[changed]._version(), version + 3);
+  }
+  expect_close(ours, theirs, 1e-5, "many");
+}
+
 TEST_F(FusedStepThreads, ShareTheWork) {
   at::set_num_threads(2);
   at::Tensor parameter = torch::ones({1 << 20}).requires_grad_();

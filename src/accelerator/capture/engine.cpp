@@ -112,14 +112,20 @@ CaptureEngine::CaptureEngine(const std::shared_ptr<Core>& core, const CaptureOpt
   BackendChoice choice = backend_for(*core);
   backend_ = std::move(choice.backend);
   if (backend_ && core->world->is_connected()) {
-    closing_ = core->world->before_close([this] {
-      if (backend_) backend_->wait();  // the latest replay may be under way
-      graphs_.clear();
-    });
+    closing_ = core->world->before_close([this] { drop_graphs(); });
   }
   if (backend_) return;
   why_not_ = choice.why_not;
   log_on_main(LogLevel::info, "capture(): the step runs eagerly: " + why_not_);
+}
+
+void CaptureEngine::drop_graphs() {
+  try {
+    if (backend_) backend_->wait();  // the latest replay may be under way
+  } catch (const std::exception&) {
+    // The device has failed, which others tell, or the process is ending.
+  }
+  graphs_.clear();
 }
 
 StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {

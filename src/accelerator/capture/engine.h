@@ -52,6 +52,7 @@ class CaptureEngine {
     std::string reason = {};                    // why it is no more, if that is to be told
   };
 
+  void drop_graphs();
   void take_exchanges_along(const Core& core);
   // Whether there were any.
   bool forget_graphs_of_other_surroundings(const Core& core);
