@@ -2,8 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerator/capture/host_state.h"
+#include "accelerator/capture/step_tensors.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
 #include "dist/captured_exchange.h"
@@ -20,8 +19,6 @@
 
 namespace accelerant::detail {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
 
 // Kinds of steps that are remembered for having run once: a program with more would never capture them anyway.
 constexpr std::size_t kMostKindsSeen = 256;
@@ -39,58 +36,12 @@ void check(const CaptureOptions& options) {
   require("max_graphs", options.max_graphs);
 }
 
-Tensors on_device(Tensors inputs, c10::Device device) {
-  for (at::Tensor& input : inputs) {
-    if (input.defined() && input.device() != device)
-      input = input.to(device, /*non_blocking=*/true);
-  }
-  return inputs;
-}
-
-// Memory for an input that stays. A layout with gaps or overlaps is not worth keeping.
-at::Tensor room_for(const at::Tensor& input) {
-  if (!input.defined()) return {};
-  const at::NoGradGuard no_grad;
-  return input.is_non_overlapping_and_dense()
-             ? at::empty_strided(input.sizes(), input.strides(), input.options())
-             : at::empty_like(input, at::MemoryFormat::Contiguous);
-}
-
-Tensors rooms_for(const Tensors& inputs) {
-  Tensors rooms;
-  for (const at::Tensor& input : inputs) rooms.push_back(room_for(input));
-  return rooms;
-}
-
-void fill(const Tensors& rooms, const Tensors& inputs) {
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < rooms.size(); ++i) {
-    if (rooms[i].defined()) rooms[i].copy_(inputs[i], /*non_blocking=*/true);
-  }
-}
-
-Tensors copies_of(const Tensors& tensors) {
-  const at::NoGradGuard no_grad;
-  Tensors copies;
-  copies.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    copies.push_back(tensor.defined() ? tensor.clone() : at::Tensor());
-  }
-  return copies;
-}
-
 // What an earlier replay has returned must not change, and a graph's outputs belong to nobody's autograd graph.
 StepOutputs detached(StepOutputs outputs) {
   for (at::Tensor& tensor : outputs.tensors) {
     if (tensor.defined()) tensor = tensor.detach();
   }
   return outputs;
-}
-
-bool is_elsewhere(const Tensors& tensors, c10::Device device) {
-  return std::ranges::any_of(tensors, [&](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.device().type() != device.type();
-  });
 }
 
 int64_t exchanged_messages_of(const Core& core) {
