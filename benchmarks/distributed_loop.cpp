@@ -79,7 +79,7 @@ Answer train(const Task& task, const Request& request) {
   accelerant::AcceleratorOptions options = {.cpu = true};
   if (request.bucket_mib > 0) options.data_parallel.bucket_cap_mb = request.bucket_mib;
   accelerant::Accelerator accelerator(options);
-  auto network = task.template make_network<OurLinear>();
+  auto network = task.template make_network<OurParts>();
   auto torch_optimizer = task.make_optimizer(network->parameters());
   auto cosine = accelerant::optim::cosine_annealing(*torch_optimizer, {.t_max = kScheduleSteps});
   auto [model, optimizer, scheduler] = accelerator.prepare(network, torch_optimizer, cosine);
@@ -89,10 +89,10 @@ Answer train(const Task& task, const Request& request) {
                      &data = data, &target = target] {
     auto window = accelerator.accumulate(model);
     if (request.synchronise) {
-      accelerator.backward(task.loss(model(data), target));
+      accelerator.backward(task.template loss<OurParts>(model(data), target));
     } else {
       const auto alone = accelerator.no_sync(model);
-      accelerator.backward(task.loss(model(data), target));
+      accelerator.backward(task.template loss<OurParts>(model(data), target));
     }
     accelerator.clip_grad_norm_(model, kMaxNorm);
     optimizer.step();
@@ -141,11 +141,11 @@ std::string answer(const std::string& text) {
 void first_step() {
   const MlpTask task{.batch = 64};
   accelerant::Accelerator accelerator({.cpu = true});
-  auto network = task.make_network<OurLinear>();
+  auto network = task.make_network<OurParts>();
   auto torch_optimizer = task.make_optimizer(network->parameters());
   auto [model, optimizer] = accelerator.prepare(network, torch_optimizer);
   const auto [data, target] = task.make_data(1);
-  accelerator.backward(task.loss(model(data), target));
+  accelerator.backward(task.loss<OurParts>(model(data), target));
   optimizer.step();
   std::cout << "stepped" << std::endl;
 }

@@ -55,10 +55,10 @@ class AcceleratedTraining : public Training {
   AcceleratedTraining(const Task& task, accelerant::Precision precision, bool capture)
       : task_(task),
         accelerator_({.mixed_precision = precision}),
-        network_(task.template make_network<OurLinear>()),
+        network_(task.template make_network<OurParts>()),
         torch_optimizer_(task.make_optimizer(network_->parameters())),
         cosine_(accelerant::optim::cosine_annealing(*torch_optimizer_, {.t_max = kScheduleSteps})),
-        model_(accelerator_.prepare(network_)),
+        model_(accelerator_.prepare_model(network_, {.float32_outputs = !Task::kTakes16Bits})),
         optimizer_(accelerator_.prepare(torch_optimizer_)),
         scheduler_(accelerator_.prepare(cosine_)),
         run_([this](const at::Tensor& data, const at::Tensor& target) {
@@ -84,7 +84,7 @@ class AcceleratedTraining : public Training {
 
   at::Tensor eager_step(const at::Tensor& data, const at::Tensor& target) {
     auto window = accelerator_.accumulate(model_);
-    const at::Tensor loss = task_.loss(model_(data), target);
+    const at::Tensor loss = task_.template loss<OurParts>(model_(data), target);
     accelerator_.backward(loss);
     accelerator_.clip_grad_norm_(model_, kMaxNorm);
     optimizer_.step();
@@ -111,7 +111,7 @@ class AcceleratedTraining : public Training {
 
   Task task_;
   accelerant::Accelerator accelerator_;
-  decltype(std::declval<Task>().template make_network<OurLinear>()) network_;
+  decltype(std::declval<Task>().template make_network<OurParts>()) network_;
   std::shared_ptr<torch::optim::Optimizer> torch_optimizer_;
   decltype(accelerant::optim::cosine_annealing(std::declval<torch::optim::Optimizer&>(),
                                                {})) cosine_;
@@ -128,7 +128,7 @@ class HandmadeTraining : public Training {
   HandmadeTraining(const Task& task, accelerant::Precision precision)
       : task_(task),
         device_(best_device()),
-        network_(task.template make_network<torch::nn::Linear>()),
+        network_(task.template make_network<PlainParts>()),
         parameters_((network_->to(device_), network_->parameters())),
         optimizer_(task.make_optimizer(parameters_)),
         cosine_(*optimizer_, kScheduleSteps) {
@@ -145,7 +145,7 @@ class HandmadeTraining : public Training {
       const AutocastByHand autocast(device_.type(), autocast_type_);
       output = network_->forward(data);
     }
-    const at::Tensor loss = task_.loss(output.to(at::kFloat), target);
+    const at::Tensor loss = task_.template loss<PlainParts>(output.to(at::kFloat), target);
     bool stepped = true;
     if (scaler_) {
       scaler_->scale(loss).backward();
@@ -168,7 +168,7 @@ class HandmadeTraining : public Training {
  private:
   Task task_;
   at::Device device_;
-  decltype(std::declval<Task>().template make_network<torch::nn::Linear>()) network_;
+  decltype(std::declval<Task>().template make_network<PlainParts>()) network_;
   std::vector<at::Tensor> parameters_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   CosineByHand cosine_;

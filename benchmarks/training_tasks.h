@@ -1,10 +1,12 @@
 // What bench-training and bench-distributed train: an almost empty network, a small CNN, a stack of wide layers
 // and GPTs of three sizes. training_tasks.py has the same ones.
 //
-// The networks take the type of their linear layers: torch::nn::Linear is what a plain libtorch program has, and
-// OurLinear what the documentation of Accelerant recommends.
+// Networks and losses take the parts they are made of: PlainParts are what a plain libtorch program has, and OurParts
+// what the documentation of Accelerant recommends.
 #pragma once
 
+#include <accelerant/nn/cross_entropy.h>
+#include <accelerant/nn/linear.h>
 #include <torch/torch.h>
 
 #include <cstdint>
@@ -16,19 +18,19 @@
 #include <utility>
 #include <vector>
 
-#if __has_include(<accelerant/nn/linear.h>)
-#include <accelerant/nn/linear.h>
-
-using OurLinear = accelerant::nn::Linear;
-#else
-// Linear with the bias inside the product, as Python has it; torch::nn::Linear adds it afterwards where the input
-// has three dimensions.
-struct OurLinearImpl : torch::nn::LinearImpl {
-  using torch::nn::LinearImpl::LinearImpl;
-  at::Tensor forward(const at::Tensor& input) { return at::linear(input, weight, bias); }
+struct PlainParts {
+  using Linear = torch::nn::Linear;
+  static at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
+    return at::cross_entropy_loss(output, target);
+  }
 };
-TORCH_MODULE(OurLinear);
-#endif
+
+struct OurParts {
+  using Linear = accelerant::nn::Linear;
+  static at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
+    return accelerant::nn::functional::cross_entropy(output, target);
+  }
+};
 
 template <class Linear>
 struct CnnImpl : torch::nn::Module {
@@ -111,14 +113,15 @@ struct GptImpl : torch::nn::Module {
   torch::nn::LayerNorm norm;
 };
 
-// A task is a network, its loss, its optimizer, and data of so many batches on the CPU.
+// A task is a network, its loss (and whether OurParts compute it well from 16-bit outputs), its optimizer, and data of
+// so many batches on the CPU.
 
 struct EmptyTask {
   int64_t batch = 1;
 
-  template <class Linear>
+  template <class Parts>
   auto make_network() const {
-    return Linear(1, 1);
+    return typename Parts::Linear(1, 1);
   }
   std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> of) const {
     return std::make_shared<torch::optim::SGD>(std::move(of), torch::optim::SGDOptions(1e-3));
@@ -126,6 +129,8 @@ struct EmptyTask {
   std::tuple<at::Tensor, at::Tensor> make_data(int64_t batches) const {
     return {at::ones({batches, 1}), at::zeros({batches, 1})};
   }
+  static constexpr bool kTakes16Bits = false;
+  template <class Parts>
   static at::Tensor loss(const at::Tensor& output, const at::Tensor& target) {
     return at::mse_loss(output, target);
   }
@@ -134,9 +139,9 @@ struct EmptyTask {
 struct CnnTask {
   int64_t batch, width;
 
-  template <class Linear>
+  template <class Parts>
   auto make_network() const {
-    return torch::nn::ModuleHolder<CnnImpl<Linear>>(width);
+    return torch::nn::ModuleHolder<CnnImpl<typename Parts::Linear>>(width);
   }
   std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> of) const {
     return std::make_shared<torch::optim::AdamW>(std::move(of), torch::optim::AdamWOptions(1e-4));
@@ -144,17 +149,20 @@ struct CnnTask {
   std::tuple<at::Tensor, at::Tensor> make_data(int64_t batches) const {
     return {at::rand({batches * batch, 1, 28, 28}), at::randint(10, {batches * batch}, at::kLong)};
   }
+  static constexpr bool kTakes16Bits = true;
+  template <class Parts>
   static at::Tensor loss(const at::Tensor& output, const at::Tensor& target) {
-    return at::cross_entropy_loss(output, target);
+    return Parts::cross_entropy(output, target);
   }
 };
 
 struct GptTask {
   int64_t batch, length, layers, width, heads, vocabulary, context;
 
-  template <class Linear>
+  template <class Parts>
   auto make_network() const {
-    return torch::nn::ModuleHolder<GptImpl<Linear>>(layers, width, heads, vocabulary, context);
+    return torch::nn::ModuleHolder<GptImpl<typename Parts::Linear>>(layers, width, heads,
+                                                                    vocabulary, context);
   }
   std::shared_ptr<torch::optim::Optimizer> make_optimizer(std::vector<at::Tensor> of) const {
     return std::make_shared<torch::optim::AdamW>(std::move(of), torch::optim::AdamWOptions(1e-4));
@@ -163,8 +171,10 @@ struct GptTask {
     const at::Tensor text = at::randint(vocabulary, {batches * batch, length + 1}, at::kLong);
     return {text.slice(1, 0, length).contiguous(), text.slice(1, 1).contiguous()};
   }
+  static constexpr bool kTakes16Bits = true;
+  template <class Parts>
   static at::Tensor loss(const at::Tensor& output, const at::Tensor& target) {
-    return at::cross_entropy_loss(output.flatten(0, 1), target.flatten());
+    return Parts::cross_entropy(output.flatten(0, 1), target.flatten());
   }
 };
 
@@ -173,12 +183,12 @@ struct MlpTask {
   int64_t batch;
   static constexpr int64_t layers = 8, width = 1024;
 
-  template <class Linear>
+  template <class Parts>
   auto make_network() const {
     torch::nn::Sequential network;
     for (int64_t i = 0; i < layers; ++i) {
       if (i > 0) network->push_back(torch::nn::ReLU());
-      network->push_back(Linear(width, width));
+      network->push_back(typename Parts::Linear(width, width));
     }
     return network;
   }
@@ -188,6 +198,8 @@ struct MlpTask {
   std::tuple<at::Tensor, at::Tensor> make_data(int64_t batches) const {
     return {at::randn({batches * batch, width}), at::randn({batches * batch, width})};
   }
+  static constexpr bool kTakes16Bits = false;
+  template <class Parts>
   static at::Tensor loss(const at::Tensor& output, const at::Tensor& target) {
     return at::mse_loss(output, target);
   }

@@ -80,7 +80,7 @@ void require_device(const std::vector<at::Tensor>& parameters, const Core& core)
 
 ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<ModuleAccess> module,
                        const PrepareModelOptions& options)
-    : core_(core), module_(std::move(module)) {
+    : core_(core), module_(std::move(module)), has_float32_outputs_(options.float32_outputs) {
   const StateDict named = module_->named_parameters();
   if (options.master_weights) {
     make_master_weights(named);
@@ -157,7 +157,7 @@ ForwardScope::ForwardScope(ModelState& state)
     autocast->cache_enabled = false;
   }
   autocast_.emplace(*autocast);
-  casts_outputs_ = true;
+  casts_outputs_ = state.has_float32_outputs();
 }
 
 std::vector<at::Tensor> ForwardScope::finish(std::vector<at::Tensor> outputs) {

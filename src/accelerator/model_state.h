@@ -35,6 +35,9 @@ class ModelState {
   void leave_no_sync() { --no_sync_depth_; }
   bool is_in_no_sync() const { return no_sync_depth_ > 0; }
 
+  // Whether outputs that autocast made 16-bit are cast.
+  bool has_float32_outputs() const { return has_float32_outputs_; }
+
   // A forward that was not to be synchronised waits for its backward.
   bool has_local_forward() const { return has_local_forward_; }
   void set_local_forward(bool waits) { has_local_forward_ = waits; }
@@ -50,6 +53,7 @@ class ModelState {
 
   std::weak_ptr<Core> core_;
   std::unique_ptr<ModuleAccess> module_;
+  const bool has_float32_outputs_;
   std::vector<at::Tensor> parameters_;
   std::unique_ptr<dist::DataParallel> parallel_;
   bool exchanges_in_forward_ = false;

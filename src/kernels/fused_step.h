@@ -38,9 +38,10 @@ struct StepBlock {
 };
 
 // What one block of CUDA threads works on: several blocks only if all of them are small.
-struct StepBundle {
+struct alignas(16) StepBundle {  // one access
   std::int32_t first_block;
   std::int32_t blocks;
+  StepBlock first;  // its content, which a kernel need not wait for then
 };
 inline constexpr std::int32_t kMostInBundle = 16;
 

@@ -8,13 +8,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 13 believes that a vector<bool> inside torch's Function::apply() is copied out of bounds.
-#pragma GCC diagnostic ignored "-Warray-bounds"
-#pragma GCC diagnostic ignored "-Wstringop-overflow"
-#pragma GCC diagnostic ignored "-Wrestrict"
-#endif
-
 namespace accelerant::nn {
 namespace {
 

@@ -231,7 +231,13 @@ void StepPlan::applied() {
   for (const Packed& packed : packed_parameters_) packed.parameter.copy_(packed.copy);
   // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
   at::parallel_for(0, std::ssize(seen_), kParametersOfAThread, [&](int64_t begin, int64_t end) {
+    constexpr int64_t kStride = 8;
+    const auto at_or_last = [&](int64_t index) {
+      return seen_[static_cast<std::size_t>(std::min(index, end - 1))].parameter;
+    };
     for (int64_t i = begin; i < end; ++i) {
+      prefetch(at_or_last(i + 2 * kStride));
+      version_of(*at_or_last(i + kStride));  // so that it is in the cache, as in look_ahead()
       const Seen& seen = seen_[static_cast<std::size_t>(i)];
       if (seen.tensor >= 0) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
     }

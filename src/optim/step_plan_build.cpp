@@ -264,7 +264,7 @@ void StepPlan::add_to_bundles(bool is_small) {
     ++bundles_.host.back().blocks;
     return;
   }
-  bundles_.host.push_back({.first_block = blocks() - 1, .blocks = 1});
+  bundles_.host.push_back({.first_block = blocks() - 1, .blocks = 1, .first = blocks_.host.back()});
   ++segment.bundles;
   has_open_bundle_ = is_small;
 }

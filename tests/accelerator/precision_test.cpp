@@ -61,6 +61,21 @@ TEST_P(AcceleratorPrecision, OutputsComeBackInFloat32WithTheirStructure) {
   }
 }
 
+TEST_P(AcceleratorPrecision, OutputsMayStayIn16Bits) {
+  for (const auto precision : {Precision::no, Precision::fp16, Precision::bf16}) {
+    Structured net;
+    Accelerator accelerator(with(precision));
+    const auto model = accelerator.prepare_model(net, {.float32_outputs = false});
+    const Output output = model(torch::randn({3, 4}, options()));
+    const auto type = precision == Precision::no     ? torch::kFloat32
+                      : precision == Precision::fp16 ? torch::kFloat16
+                                                     : torch::kBFloat16;
+    EXPECT_EQ(output.logits.scalar_type(), type);
+    accelerator.backward(output.logits.to(torch::kFloat32).sum());
+    EXPECT_EQ(net->parameters().front().grad().scalar_type(), torch::kFloat32);
+  }
+}
+
 TEST_P(AcceleratorPrecision, AutocastScopesReachWhatIsOutsideOfModels) {
   const auto a = torch::randn({4, 4}, options());
   Accelerator bf16(with(Precision::bf16));

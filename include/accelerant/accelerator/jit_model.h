@@ -23,7 +23,7 @@ class Model<torch::jit::Module> : public ModelBase {
   Model() = default;
 
   // Calls the module's forward. Tensors of 16 bits in the output, nested ones too, come back as
-  // float32 under mixed precision.
+  // float32 under mixed precision, unless PrepareModelOptions::float32_outputs is false.
   template <class... Args>
   c10::IValue operator()(Args&&... args) const {
     return forward_values({c10::IValue(std::forward<Args>(args))...});

@@ -47,6 +47,11 @@ struct PrepareModelOptions {
   // Trainable 16-bit parameters become float32 in place, and autocast makes the 16-bit copies. With
   // false they stay; float16 ones are then refused under fp16, whose scaler cannot serve them.
   bool master_weights = false;
+
+  // Whether 16-bit outputs come back in float32, as they do in Accelerate. With false they stay as autocast made them,
+  // which spares two passes over large ones, and memory: for losses that compute in float32 themselves, such as
+  // accelerant::nn::functional::cross_entropy, and for those that are computed under autocast().
+  bool float32_outputs = true;
 };
 
 namespace detail {
@@ -171,7 +176,7 @@ class Model : public ModelBase {
   Model() = default;
 
   // Calls the module's forward with any arguments it takes. Floating-point outputs of 16 bits come
-  // back as float32 under mixed precision, in containers and structs too.
+  // back as float32 under mixed precision, in containers and structs too, unless float32_outputs is false.
   template <class... Args>
   auto operator()(Args&&... args) const {
     using Output = std::remove_cvref_t<decltype(target_.implementation().forward(

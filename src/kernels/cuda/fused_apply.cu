@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/step_memory.cuh"
+#include "kernels/cuda/memory.cuh"
 #include "kernels/fused_step.h"
 
 namespace accelerant::kernels::cuda {
@@ -127,10 +127,9 @@ __device__ __forceinline__ void update_mixed(const Runs& runs, int size, const S
 
 // By the whole block of threads, or by one warp. `shared` is for these threads alone.
 template <Rule rule, bool all_float32, int threads>
-__device__ __forceinline__ void update_block(const Arguments& arguments, std::int32_t index,
+__device__ __forceinline__ void update_block(const Arguments& arguments, StepBlock block,
                                              Scalars<float>& shared) {
   const StepTables& tables = arguments.tables;
-  const StepBlock block = tables.blocks[index];
   const StepTensor& tensor = tables.tensors[block.tensor];
   if (threadIdx.x % threads == 0) {
     shared = scalars_of<float>(rule, tables.groups[tensor.group], tables.steps[tensor.slot],
@@ -167,13 +166,15 @@ __global__ void __launch_bounds__(kThreads)
   const StepSegment& segment = arguments.segment;
   if (segment.bundles > 0) {
     __shared__ Scalars<float> shared[kWarps];
-    const StepBundle bundle = tables.bundles[segment.first_bundle + static_cast<int>(blockIdx.x)];
+    const int reversed = segment.bundles - 1 - static_cast<int>(blockIdx.x);
+    const StepBundle bundle = tables.bundles[segment.first_bundle + reversed];
     if (bundle.blocks == 1) {
-      update_block<rule, all_float32, kThreads>(arguments, bundle.first_block, shared[0]);
+      update_block<rule, all_float32, kThreads>(arguments, bundle.first, shared[0]);
     } else {
       const int warp = static_cast<int>(threadIdx.x) / 32;
       for (int i = warp; i < bundle.blocks; i += kWarps) {
-        update_block<rule, all_float32, 32>(arguments, bundle.first_block + i, shared[warp]);
+        update_block<rule, all_float32, 32>(arguments, tables.blocks[bundle.first_block + i],
+                                            shared[warp]);
         __syncwarp();
       }
     }
@@ -207,8 +208,10 @@ void apply_step(const StepTables& tables, std::span<const StepSegment> segments,
                 void* scratch, void* stream) {
   static const Kernels kernels = make_kernels(std::make_integer_sequence<int, kRules>());
   static_assert((1 + kMostSegments) * sizeof(unsigned) <= kStepScratchBytes);
-  unsigned* counter = static_cast<unsigned*>(scratch);
-  for (const StepSegment& segment : segments) {
+  // From the last block to the first: the first pass went the other way, and the cache may still hold what it read
+  // last.
+  for (std::size_t i = segments.size(); i-- > 0;) {
+    const StepSegment& segment = segments[i];
     const Kernel kernel =
         (segment.all_float32 ? kernels.all_float32 : kernels.mixed)[static_cast<int>(segment.rule)];
     const unsigned grid = segment.bundles > 0 ? static_cast<unsigned>(segment.bundles) : 1U;
@@ -217,7 +220,7 @@ void apply_step(const StepTables& tables, std::span<const StepSegment> segments,
                               .factors = factors,
                               .limit = limit,
                               .found_inf = found_inf,
-                              .counter = ++counter};
+                              .counter = static_cast<unsigned*>(scratch) + 1 + i};
     kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(arguments);
     check(cudaGetLastError(), "apply_step");
   }

@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/check.h"
-#include "kernels/cuda/step_memory.cuh"
+#include "kernels/cuda/memory.cuh"
 #include "kernels/fused_step.h"
 
 namespace accelerant::kernels::cuda {
@@ -13,10 +13,6 @@ constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
 constexpr int kBatch = 4;  // accesses that a thread has under way
 constexpr unsigned kWholeWarp = 0xffffffffU;
-
-__device__ __forceinline__ float widen(float value) { return value; }
-__device__ __forceinline__ float widen(__half value) { return __half2float(value); }
-__device__ __forceinline__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
 
 // Elements of a gradient that a whole block of threads works on.
 template <class T>
@@ -103,7 +99,7 @@ struct OneWarp {
 // What the first of the threads returns holds for all of them.
 // Not inline: all its forms in one function would take more registers than there are.
 template <class Threads, class Elements>
-__device__ __noinline__ StepPartial check_elements(const Elements& elements, float factor) {
+__device__ __noinline__ StepPartial check_elements(const Elements elements, float factor) {
   StepPartial partial{};
   float sum = 0.0F;
   bool finite = true;
@@ -136,9 +132,9 @@ __device__ __noinline__ StepPartial check_elements(const Elements& elements, flo
   return partial;
 }
 
-__device__ __forceinline__ void check_block(const StepTables& tables, std::int32_t index,
+__device__ __forceinline__ void check_block(const StepTables& tables, const StepBundle& bundle,
                                             float factor) {
-  const StepBlock block = tables.blocks[index];
+  const StepBlock block = bundle.first;
   const StepTensor& tensor = tables.tensors[block.tensor];
   const std::int64_t begin = kStepChunk * block.chunk;
   const int size = static_cast<int>(min(kStepChunk, tensor.numel - begin));
@@ -158,7 +154,7 @@ __device__ __forceinline__ void check_block(const StepTables& tables, std::int32
     default:
       partial = check_as(static_cast<const float*>(gradient));
   }
-  if (threadIdx.x == 0) tables.partials[index] = partial;
+  if (threadIdx.x == 0) tables.partials[bundle.first_block] = partial;
 }
 
 // Which is one chunk of its tensor, the last or the only one.
@@ -193,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const float factor = static_cast<float>(product_of(factors));
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (bundle.blocks == 1) {
-      check_block(tables, bundle.first_block, factor);
+      check_block(tables, bundle, factor);
     } else if (warp < bundle.blocks) {
       check_small_block(tables, bundle.first_block + warp, factor);
     }

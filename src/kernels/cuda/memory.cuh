@@ -19,10 +19,14 @@ __device__ __forceinline__ bool is_aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
 }
 
+__device__ __forceinline__ float widen(float value) { return value; }
+__device__ __forceinline__ float widen(__half value) { return __half2float(value); }
+__device__ __forceinline__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+
 __device__ __forceinline__ float load_one(const void* data, std::int64_t index, ScalarKind kind) {
   if (kind == ScalarKind::float32) return static_cast<const float*>(data)[index];
-  if (kind == ScalarKind::float16) return __half2float(static_cast<const __half*>(data)[index]);
-  return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[index]);
+  if (kind == ScalarKind::float16) return widen(static_cast<const __half*>(data)[index]);
+  return widen(static_cast<const __nv_bfloat16*>(data)[index]);
 }
 
 __device__ __forceinline__ void store_one(void* data, std::int64_t index, ScalarKind kind,
@@ -53,12 +57,12 @@ __device__ __forceinline__ void load_eight(const void* data, std::int64_t index,
     const auto pack =
         *reinterpret_cast<const Pack<__half, 8>*>(static_cast<const __half*>(data) + index);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = __half2float(pack.values[i]);
+    for (int i = 0; i < 8; ++i) values[i] = widen(pack.values[i]);
   } else {
     const auto pack = *reinterpret_cast<const Pack<__nv_bfloat16, 8>*>(
         static_cast<const __nv_bfloat16*>(data) + index);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] = __bfloat162float(pack.values[i]);
+    for (int i = 0; i < 8; ++i) values[i] = widen(pack.values[i]);
   }
 }
 
