@@ -2,12 +2,21 @@
 
 #include <accelerant/amp/autocast.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <limits>
 
 #include "nn/fused_cross_entropy.h"
 #include "support/on_device.h"
+
+#if defined(ACCELERANT_WITH_CUDA)
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
 
 namespace {
 
@@ -178,16 +187,26 @@ TEST_P(CrossEntropy, GradientsOfGradientsAreThoseOfTorch) {
   at::Tensor targets = random_targets(6, 10);
   targets[3] = -100;
   for (const Options& each : some_options()) {
-    const at::Tensor logits = torch::randn({6, 10}, options());
-    const auto second = [&](const Loss& loss) {
-      const at::Tensor input = logits.clone().requires_grad_();
-      const auto first = torch::autograd::grad({loss(input).sum()}, {input}, {}, std::nullopt,
-                                               /*create_graph=*/true);
-      first[0].square().sum().backward();
-      return input.grad();
-    };
-    expect_close(second([&](const at::Tensor& x) { return F::cross_entropy(x, targets, each); }),
-                 second([&](const at::Tensor& x) { return loss_of_torch(x, targets, each); }), 64);
+    for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16}) {
+      const at::Tensor logits = torch::randn({6, 10}, options()).to(type);
+      const auto second = [&](const Loss& loss) {
+        const at::Tensor input = logits.clone().requires_grad_();
+        const auto first = torch::autograd::grad({loss(input).sum()}, {input}, {}, std::nullopt,
+                                                 /*create_graph=*/true);
+        EXPECT_EQ(first[0].scalar_type(), type);
+        first[0].to(at::kFloat).square().sum().backward();
+        return input.grad();
+      };
+      const at::Tensor ours =
+          second([&](const at::Tensor& x) { return F::cross_entropy(x, targets, each); });
+      const at::Tensor theirs =
+          second([&](const at::Tensor& x) { return loss_of_torch(x, targets, each); });
+      // They are differences of rounded numbers, and so as exact as the largest of them.
+      ASSERT_EQ(ours.scalar_type(), type);
+      const double tolerance = (type == at::kFloat ? 64 : 4) * unit_of(type);
+      EXPECT_LE((ours - theirs).to(at::kDouble).abs().max().item<double>(),
+                tolerance * theirs.to(at::kDouble).abs().max().item<double>());
+    }
   }
 }
 
@@ -262,5 +281,78 @@ TEST_P(CrossEntropy, BadArgumentsAreRefusedByTorch) {
                c10::Error);
   EXPECT_THROW(F::cross_entropy(logits, random_targets(5, 6).to(at::kInt)), c10::Error);
 }
+
+#if defined(ACCELERANT_WITH_CUDA)
+
+class CrossEntropyOnCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  }
+};
+
+TEST_F(CrossEntropyOnCuda, WorksOnTheCurrentStream) {
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  const at::Tensor targets = torch::randint(3000, {64}, at::device(at::kCUDA).dtype(at::kLong));
+  for (int i = 0; i < 20; ++i) {
+    // Behind a long kernel: what ran on another stream would not see its result.
+    const at::Tensor big = torch::randn({2048, 2048}, at::kCUDA);
+    const at::Tensor zero = (big.mm(big).sum() * 0).nan_to_num(0, 0, 0);
+    expect_same((torch::randn({64, 3000}, at::kCUDA) + zero).to(at::kHalf), targets);
+  }
+}
+
+TEST_F(CrossEntropyOnCuda, IsTheSameInAGraph) {
+  for (const int64_t classes : {65, 3000}) {
+    const at::Tensor logits = torch::zeros({64, classes}, at::kCUDA).to(at::kHalf);
+    const at::Tensor targets = torch::zeros({64}, at::device(at::kCUDA).dtype(at::kLong));
+    const auto run = [&] {
+      const at::Tensor input = logits.detach().requires_grad_();
+      const at::Tensor loss = F::cross_entropy(input, targets);
+      return std::pair(loss.detach(), torch::autograd::grad({loss}, {input})[0]);
+    };
+    at::cuda::CUDAGraph graph;
+    std::pair<at::Tensor, at::Tensor> captured;
+    {
+      const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+      run();  // warm up
+      graph.capture_begin();
+      captured = run();
+      graph.capture_end();
+    }
+    for (int i = 0; i < 3; ++i) {
+      logits.normal_();
+      targets.random_(classes);
+      if (i == 2) targets.narrow(0, 0, 10).fill_(-100);
+      graph.replay();
+      const auto [loss, gradient] = run();
+      EXPECT_TRUE(captured.first.equal(loss));
+      EXPECT_TRUE(captured.second.equal(gradient));
+    }
+  }
+}
+
+// In a process of its own, for the device is of no use afterwards.
+TEST(CrossEntropyDeathTest, ATargetThatIsNoClassEndsTheWorkOnTheDevice) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto train = [](int64_t target) {
+    const at::Tensor targets = torch::full({4}, target, at::device(at::kCUDA).dtype(at::kLong));
+    try {
+      F::cross_entropy(torch::zeros({4, 10}, at::kCUDA), targets).item<float>();
+    } catch (const c10::Error& error) {
+      fputs(error.what_without_backtrace(), stderr);
+      _exit(7);
+    }
+    _exit(0);
+  };
+  EXPECT_EXIT(train(9), testing::ExitedWithCode(0), "");
+  for (const int64_t target : {-1, 10}) {
+    EXPECT_EXIT(train(target), testing::ExitedWithCode(7),
+                "the target of a row is a class or ignore_index(.|\n)*device-side assert");
+  }
+}
+
+#endif
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "kernels/cross_entropy.h"
 
+#undef NDEBUG  // assert is how a kernel refuses
+#include <cassert>
 #include <cstdio>
 #include <type_traits>
 
@@ -9,8 +11,7 @@
 namespace accelerant::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kThreadsOfWarps = 256;  // of a block in which each warp has a row of its own
+constexpr int kThreads = 256;  // of a block that has a row, or a row for each of its warps
 constexpr int kThreadsOfSum = 1024;
 constexpr std::int32_t kMostClassesOfWarp = 1024;
 constexpr unsigned kWholeWarp = 0xffffffffU;
@@ -112,10 +113,11 @@ __device__ __forceinline__ std::int64_t own_row() {
   return (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / threads;
 }
 
+// Ends all work on the device, as torch's own does.
 __device__ void refuse_class(std::int64_t target, std::int64_t row, std::int32_t classes) {
   printf("accelerant: cross_entropy: the target of row %lld is %lld, of %d classes\n",
          static_cast<long long>(row), static_cast<long long>(target), classes);
-  __trap();
+  assert(!"the target of a row is a class or ignore_index");
 }
 
 template <class T, int threads, bool smooths>
@@ -265,18 +267,16 @@ __global__ void gradient_kernel(const LogitRows logits, const ClassTargets targe
   for (int i = thread; i < row.loose(); i += threads) compute(row.index_of_loose(i));
 }
 
-// Calls launch(null pointer to the type, constant number of threads for a row, blocks, threads of a block).
+// Calls launch(null pointer to the type, constant number of threads for a row, blocks).
 template <class Launch>
 void launch_for(const LogitRows& logits, const char* what, const Launch& launch) {
-  constexpr int rows_of_block = kThreadsOfWarps / 32;
+  constexpr int rows_of_block = kThreads / 32;
   const auto launch_as = [&](auto* type) {
     if (logits.classes > kMostClassesOfWarp) {
-      launch(type, std::integral_constant<int, kThreads>(), static_cast<unsigned>(logits.rows),
-             kThreads);
+      launch(type, std::integral_constant<int, kThreads>(), static_cast<unsigned>(logits.rows));
     } else {
       launch(type, std::integral_constant<int, 32>(),
-             static_cast<unsigned>((logits.rows + rows_of_block - 1) / rows_of_block),
-             kThreadsOfWarps);
+             static_cast<unsigned>((logits.rows + rows_of_block - 1) / rows_of_block));
     }
   };
   switch (logits.kind) {
@@ -296,13 +296,13 @@ void launch_for(const LogitRows& logits, const char* what, const Launch& launch)
 
 void cross_entropy(const LogitRows& logits, const ClassTargets& targets, RowStatistics* statistics,
                    float* losses, void* stream) {
-  launch_for(logits, "cross_entropy", [&](auto* type, auto of_row, unsigned blocks, int threads) {
+  launch_for(logits, "cross_entropy", [&](auto* type, auto of_row, unsigned blocks) {
     using T = std::remove_pointer_t<decltype(type)>;
     constexpr int threads_of_row = decltype(of_row)::value;
     const auto kernel = targets.label_smoothing == 0.0 ? loss_kernel<T, threads_of_row, false>
                                                        : loss_kernel<T, threads_of_row, true>;
-    kernel<<<blocks, static_cast<unsigned>(threads), 0, static_cast<cudaStream_t>(stream)>>>(
-        logits, targets, statistics, losses);
+    kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(logits, targets, statistics,
+                                                                       losses);
   });
 }
 
@@ -316,13 +316,12 @@ void reduce_losses(const float* losses, std::int64_t rows, const ClassTargets& t
 void cross_entropy_backward(const LogitRows& logits, const ClassTargets& targets,
                             const RowStatistics* statistics, const LossGradient& of_losses,
                             void* gradient, void* stream) {
-  launch_for(
-      logits, "cross_entropy_backward", [&](auto* type, auto of_row, unsigned blocks, int threads) {
-        using T = std::remove_pointer_t<decltype(type)>;
-        gradient_kernel<T, decltype(of_row)::value>
-            <<<blocks, static_cast<unsigned>(threads), 0, static_cast<cudaStream_t>(stream)>>>(
-                logits, targets, statistics, of_losses, static_cast<T*>(gradient));
-      });
+  launch_for(logits, "cross_entropy_backward", [&](auto* type, auto of_row, unsigned blocks) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    gradient_kernel<T, decltype(of_row)::value>
+        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+            logits, targets, statistics, of_losses, static_cast<T*>(gradient));
+  });
 }
 
 }  // namespace accelerant::kernels::cuda
