@@ -4,7 +4,7 @@ It answers requests, a line each, with a line of JSON:
 
   memory BYTES WORKING_SET SECONDS seconds to read and write so many bytes (both counted) of a working set of so many
                                    bytes, in place: a copy would read what it overwrites, too
-  matmul PRECISION SECONDS         operations per second of a large product; fp32 without TF32, as torch has it
+  matmul PRECISION SECONDS         operations per second of a large product, in fp32, tf32, bf16 or fp16
   flops TASK                       operations of a step's products and convolutions, forward and backward; of causal
                                    attention only the half that is needed
 """
@@ -20,7 +20,7 @@ from training_tasks import parameter_count, task_named
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 REPEATS = 10
 
 
@@ -54,6 +54,7 @@ def memory(total, working_set, seconds):
 
 
 def matmul(precision, seconds):
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     size = 8192 if CUDA else 1536
     left, right = (torch.randn(size, size, device=DEVICE).to(TYPES[precision]) for _ in range(2))
     target = torch.empty_like(left)

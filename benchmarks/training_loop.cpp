@@ -5,9 +5,9 @@
 //
 //   forms                              the forms it offers here: accelerant, libtorch, captured
 //   prepare FORM TASK PRECISION        makes a training and takes its first steps; the number of parameters and the
-//                                      losses. A process has one training at a time
+//                                      losses. A process has one training at a time. PRECISION: fp32, tf32, bf16, fp16
 //   measure SECONDS                    seconds per step, with batches that lie on the device
-//   memory                             the most memory of the device that steps have used, in bytes
+//   memory                             the most memory of the device that steps use, in bytes, with what graphs hold
 //   waits                              how often the host waits for the device in a step
 //   loop FORM TASK PRECISION SECONDS   seconds per step of another training that takes its batches from a loader
 //
@@ -16,6 +16,7 @@
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <iostream>
 #include <sstream>
 #include <stdexcept>
@@ -34,8 +35,10 @@ constexpr int64_t kBatches = 8;            // that lie on the device
 constexpr int64_t kBatchesPerEpoch = 128;  // of a loader
 constexpr int kFirstLosses = 5, kWarmUpSteps = 5;
 
-Precision precision_named(const std::string& name) {
-  if (name == "fp32") return Precision::no;
+// TF32 is a setting of the whole process.
+Precision set_precision(const std::string& name) {
+  at::globalContext().setAllowTF32CuBLAS(name == "tf32");
+  if (name == "fp32" || name == "tf32") return Precision::no;
   if (name == "bf16") return Precision::bf16;
   if (name == "fp16") return Precision::fp16;
   throw std::invalid_argument("no such precision: " + name);
@@ -133,11 +136,10 @@ class Requests {
              list_of(training_forms(), [](const auto& name) { return "\"" + name + "\""; }) + "}";
     }
     if (what == "prepare" && words >> form >> task >> precision) {
-      return prepare(form, task, precision_named(precision));
+      return prepare(form, task, set_precision(precision));
     }
     if (what == "loop" && words >> form >> task >> precision >> seconds) {
-      return "{\"seconds\": " + text_of(loop(form, task, precision_named(precision), seconds)) +
-             "}";
+      return "{\"seconds\": " + text_of(loop(form, task, set_precision(precision), seconds)) + "}";
     }
     if (!steps_) throw std::invalid_argument("nothing is prepared");
     if (what == "measure" && words >> seconds) {
@@ -181,7 +183,10 @@ class Requests {
     allocator->resetPeakStats(0);
     for (int i = 0; i < 3; ++i) steps_->step();
     synchronize();
-    return allocator->getDeviceStats(0).allocated_bytes.at(0).peak;
+    const int64_t peak = allocator->getDeviceStats(0).allocated_bytes.at(0).peak;
+    // The memory in which graphs work belongs to them also where nothing is allocated in it.
+    allocator->emptyCache();
+    return std::max(peak, allocator->getDeviceStats(0).reserved_bytes.at(0).current);
   }
 
   std::optional<Steps> steps_;

@@ -5,6 +5,7 @@ Accelerate's dynamo_backend). Both use torch's fused optimizers, which are the f
 """
 
 import contextlib
+import gc
 import json
 import sys
 import warnings
@@ -40,8 +41,10 @@ class Training:
         torch.manual_seed(0)
         AcceleratorState._reset_state(reset_partial_state=True)  # or the first precision would stay
         torch.compiler.reset()
-        self.accelerator = Accelerator(mixed_precision="no" if precision == "fp32" else precision,
+        self.accelerator = Accelerator(mixed_precision="no" if precision in ("fp32", "tf32") else precision,
                                        dynamo_backend="inductor" if form == "compiled" else None)
+        # Where it compiles and the precision is "no", Accelerate turns TF32 on. All sides compute alike here.
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         self.task = task_named(name, CUDA)
         network = self.task.make_network()
         self.parameters = parameter_count(network)
@@ -87,6 +90,7 @@ class Requests:
 
     def prepare(self, form, task, precision):
         self.training = self.source = None
+        gc.collect()  # the training before is full of cycles, and its memory would count
         self.training = Training(form, task, precision)
         self.source = self.training.batches()
         losses = [self.take_step().item() for _ in range(FIRST_LOSSES)]
@@ -108,7 +112,9 @@ class Requests:
         for _ in range(3):
             self.take_step()
         synchronize()
-        return {"bytes": torch.cuda.max_memory_allocated()}
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.empty_cache()
+        return {"bytes": max(peak, torch.cuda.memory_reserved())}
 
     def waits_of(self, steps):
         synchronize()

