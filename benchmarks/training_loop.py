@@ -91,6 +91,7 @@ class Requests:
     def prepare(self, form, task, precision):
         self.training = self.source = None
         gc.collect()  # the training before is full of cycles, and its memory would count
+        torch.cuda.empty_cache()
         self.training = Training(form, task, precision)
         self.source = self.training.batches()
         losses = [self.take_step().item() for _ in range(FIRST_LOSSES)]

@@ -9,7 +9,8 @@ from workloads import trainings
 def contenders(settings, task, precision):
     sides = {}
     for side in trainings.sides_of(settings):
-        asked = trainings.contender(settings, side, task, precision, "memory", read="bytes")
+        asked = trainings.contender(settings, side, task, precision, "memory", read="bytes",
+                                   purpose=f"memory of {task} {precision}")
         sides[side] = Contender(prepare=asked.prepare, measure=lambda asked=asked: asked.measure() / 1e6)
     return sides
 
