@@ -159,8 +159,6 @@ class Requests {
  private:
   std::string prepare(const std::string& form, const std::string& task, Precision precision) {
     steps_.reset();
-    // What the training before has left would count as memory of this one.
-    if (best_device().is_cuda()) at::getDeviceAllocator(at::kCUDA)->emptyCache();
     with_task(task, best_device().is_cuda(),
               [&](const auto& made) { steps_.emplace(form, made, precision); });
     std::vector<double> losses;

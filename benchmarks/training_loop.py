@@ -5,7 +5,6 @@ Accelerate's dynamo_backend). Both use torch's fused optimizers, which are the f
 """
 
 import contextlib
-import gc
 import json
 import sys
 import warnings
@@ -43,7 +42,7 @@ class Training:
         torch.compiler.reset()
         self.accelerator = Accelerator(mixed_precision="no" if precision in ("fp32", "tf32") else precision,
                                        dynamo_backend="inductor" if form == "compiled" else None)
-        # Where it compiles and the precision is "no", Accelerate turns TF32 on. All sides compute alike here.
+        # Where it compiles and the precision is "no", Accelerate turns TF32 on for products. All sides compute alike here.
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         self.task = task_named(name, CUDA)
         network = self.task.make_network()
@@ -90,8 +89,6 @@ class Requests:
 
     def prepare(self, form, task, precision):
         self.training = self.source = None
-        gc.collect()  # the training before is full of cycles, and its memory would count
-        torch.cuda.empty_cache()
         self.training = Training(form, task, precision)
         self.source = self.training.batches()
         losses = [self.take_step().item() for _ in range(FIRST_LOSSES)]

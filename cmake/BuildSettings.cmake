@@ -45,6 +45,9 @@ function(accelerant_target target)
     # With sanitizers g++ 12 takes members of empty optionals for uninitialised values in use.
     target_compile_options(${target} PRIVATE -fsanitize=${ACCELERANT_SANITIZE}
                            -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ACCELERANT_SANITIZE MATCHES "thread")
+      target_compile_options(${target} PRIVATE -Wno-tsan)  # it does not know fences
+    endif()
     target_link_options(${target} PUBLIC -fsanitize=${ACCELERANT_SANITIZE})
   endif()
 endfunction()

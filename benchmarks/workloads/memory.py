@@ -6,13 +6,18 @@ from rounds import Case, Contender
 from workloads import trainings
 
 
+def contender(settings, side, task, precision):
+    asked = trainings.contender(settings, side, task, precision, "memory", read="bytes")
+
+    def prepare():
+        trainings.worker_of(settings, side).close()  # what the training before has left would count
+        asked.prepare()
+
+    return Contender(prepare=prepare, measure=lambda: asked.measure() / 1e6)
+
+
 def contenders(settings, task, precision):
-    sides = {}
-    for side in trainings.sides_of(settings):
-        asked = trainings.contender(settings, side, task, precision, "memory", read="bytes",
-                                   purpose=f"memory of {task} {precision}")
-        sides[side] = Contender(prepare=asked.prepare, measure=lambda asked=asked: asked.measure() / 1e6)
-    return sides
+    return {side: contender(settings, side, task, precision) for side in trainings.sides_of(settings)}
 
 
 def cases(settings):

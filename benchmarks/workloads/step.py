@@ -14,8 +14,9 @@ QUICK = {
 }
 FULL = {
     "cpu": [("bf16", "gpt-nano"), ("bf16", "mlp")],  # fp16 is emulated there, and takes a second
-    "cuda": [("fp16", "gpt-nano-32"), ("fp16", "cnn"), ("fp16", "mlp"), ("bf16", "gpt-tiny"), ("bf16", "gpt-nano"), ("bf16", "mlp"),
-             ("tf32", "gpt-nano"), ("tf32", "gpt-small"), ("fp32", "gpt-tiny"), ("fp32", "gpt-nano"), ("fp32", "gpt-small"), ("fp32", "cnn"), ("fp32", "mlp")],
+    "cuda": [("fp16", "gpt-nano-32"), ("fp16", "cnn"), ("fp16", "mlp"),
+             ("bf16", "gpt-tiny"), ("bf16", "gpt-nano"), ("bf16", "mlp"), ("tf32", "gpt-nano"), ("tf32", "gpt-small"),
+             ("fp32", "gpt-tiny"), ("fp32", "gpt-nano"), ("fp32", "gpt-small"), ("fp32", "cnn"), ("fp32", "mlp")],
 }
 
 

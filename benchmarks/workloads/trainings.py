@@ -15,10 +15,10 @@ def title_of(task):
     return f"{NAMES[kind]}, batch of {batch}" if batch.isdigit() else NAMES[task]
 
 
-def worker_of(settings, side, purpose="training"):
+def worker_of(settings, side):
     script = FORMS[side][1]
     command = settings.script(script) if script else [settings.program("bench-training")]
-    return settings.worker(f"{purpose} {side}", command)
+    return settings.worker(f"training {side}", command)
 
 
 def sides_of(settings):
@@ -32,9 +32,9 @@ def sides_of(settings):
     return list(sides)
 
 
-def contender(settings, side, task, precision, *request, read="seconds", purpose="training"):
-    """Prepares a training and then repeats a request. Each purpose has a process of its own for each side."""
-    worker = worker_of(settings, side, purpose)
+def contender(settings, side, task, precision, *request, read="seconds"):
+    """Prepares a training and then repeats a request."""
+    worker = worker_of(settings, side)
     return Contender(
         prepare=lambda: worker.ask("prepare", FORMS[side][0], task, precision, deadline=settings.patience),
         measure=lambda: worker.ask(*request, deadline=settings.deadline)[read])

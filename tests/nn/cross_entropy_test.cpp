@@ -81,11 +81,11 @@ void expect_same(const at::Tensor& logits, const Loss& our_loss, const Loss& the
   const at::Tensor theirs = logits.detach().requires_grad_();
   const at::Tensor our_result = our_loss(ours);
   const at::Tensor their_result = their_loss(theirs);
-  EXPECT_EQ(our_result.scalar_type(), at::kFloat);
-  expect_close(our_result, their_result, 64);
   const at::Tensor upstream = torch::rand_like(their_result) + 0.5;
   our_result.backward(upstream);
   their_result.backward(upstream);
+  EXPECT_EQ(our_result.scalar_type(), at::kFloat);
+  expect_close(our_result, their_result, 64);
   expect_close(ours.grad(), theirs.grad(), logits.scalar_type() == at::kFloat ? 64 : 1);
 }
 
@@ -297,7 +297,7 @@ TEST_F(CrossEntropyOnCuda, WorksOnTheCurrentStream) {
   for (int i = 0; i < 20; ++i) {
     // Behind a long kernel: what ran on another stream would not see its result.
     const at::Tensor big = torch::randn({2048, 2048}, at::kCUDA);
-    const at::Tensor zero = (big.mm(big).sum() * 0).nan_to_num(0, 0, 0);
+    const at::Tensor zero = big.mm(big).sum() * 0;
     expect_same((torch::randn({64, 3000}, at::kCUDA) + zero).to(at::kHalf), targets);
   }
 }
@@ -313,6 +313,7 @@ TEST_F(CrossEntropyOnCuda, IsTheSameInAGraph) {
     };
     at::cuda::CUDAGraph graph;
     std::pair<at::Tensor, at::Tensor> captured;
+    torch::cuda::synchronize();  // the inputs were made on another stream
     {
       const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
       run();  // warm up
@@ -340,8 +341,8 @@ TEST(CrossEntropyDeathTest, ATargetThatIsNoClassEndsTheWorkOnTheDevice) {
     const at::Tensor targets = torch::full({4}, target, at::device(at::kCUDA).dtype(at::kLong));
     try {
       F::cross_entropy(torch::zeros({4, 10}, at::kCUDA), targets).item<float>();
-    } catch (const c10::Error& error) {
-      fputs(error.what_without_backtrace(), stderr);
+    } catch (const std::exception& error) {  // of torch, or of the launch of the next kernel
+      fputs(error.what(), stderr);
       _exit(7);
     }
     _exit(0);
