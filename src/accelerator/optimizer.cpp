@@ -35,6 +35,7 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() const 
 }
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) const {
+  state().core()->settle_schedules();  // whose steps so far are not the group's
   optimizer().add_param_group(group);
 }
 

@@ -59,7 +59,7 @@ void SchedulerState::step() {
   const auto core = require_core(core_);
   // Nothing has been updated yet: it is due with each replay.
   if (core->recorder != nullptr && core->recorder->is_capturing()) {
-    core->recorder->note([this] { step(); });
+    core->recorder->note_schedule(*this, [this] { step(); });
     return;
   }
   const auto span = core->timeline().span(Phase::schedule);
@@ -128,7 +128,7 @@ void SchedulerState::step(double metric) {
   const auto core = require_core(core_);
   if (core->recorder != nullptr) core->recorder->refuse("a schedule gets a metric of the host");
   const auto span = core->timeline().span(Phase::schedule);
-  settle();
+  core->settle_schedules();  // it may lower what others have set
   schedule_->advance_by_metric(metric);
 }
 

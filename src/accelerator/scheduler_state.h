@@ -61,6 +61,11 @@ class SchedulerState {
   void step(double metric);
   std::vector<double> last_lrs();
 
+  // Whether it sets rates of the optimizer, as far as it tells.
+  bool concerns(const torch::optim::Optimizer& optimizer) const {
+    return schedule_->optimizer() == nullptr || schedule_->optimizer() == &optimizer;
+  }
+
   // From now on every step is an Error.
   void forget() { core_.reset(); }
 

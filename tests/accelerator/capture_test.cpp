@@ -219,7 +219,8 @@ TEST_F(Capture, RefusesWhatAGraphCannotHold) {
   Accelerator accelerator(on_cpu());
   Scale net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  auto decay = accelerant::optim::exponential(sgd, {.gamma = 0.9});
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, decay);
   const auto reason_of = [&](auto&& body) {
     auto step = accelerator.capture(body);
     for (int i = 0; i < 5; ++i) step(scalar(1));
@@ -241,6 +242,15 @@ TEST_F(Capture, RefusesWhatAGraphCannotHold) {
                          });
                        }),
                        "closure"));
+  EXPECT_TRUE(contains(reason_of([&](const torch::Tensor& x) {
+                         for (int i = 0; i < 2; ++i) {
+                           accelerator.backward(model(x).sum());
+                           optimizer.step();
+                           scheduler.step();
+                           optimizer.zero_grad();
+                         }
+                       }),
+                       "behind its schedule"));
   accelerator.drop_gradients();
   EXPECT_TRUE(contains(reason_of([&](const torch::Tensor&) { optimizer.step(); }), "gradients"));
 }

@@ -5,6 +5,7 @@
 
 #include "accelerator/core.h"
 #include "accelerator/optimizer_state.h"
+#include "accelerator/scheduler_state.h"
 
 namespace accelerant::detail {
 
@@ -26,6 +27,11 @@ void StepRecorder::note(std::function<void()> action) {
   }
 }
 
+void StepRecorder::note_schedule(const SchedulerState& schedule, std::function<void()> action) {
+  if (has_stepped_) schedules_.push_back(&schedule);
+  note(std::move(action));
+}
+
 void StepRecorder::note_window(const std::shared_ptr<Window>& window) {
   if (std::ranges::find(windows_, window) == windows_.end()) windows_.push_back(window);
 }
@@ -35,6 +41,12 @@ void StepRecorder::note_step(OptimizerState& optimizer, const StepResult& result
   if (std::ranges::find(optimizers, &optimizer) == optimizers.end())
     optimizers.push_back(&optimizer);
   if (!is_capturing()) return;
+  // Schedules act between replays.
+  if (std::ranges::any_of(schedules_, [&](const SchedulerState* schedule) {
+        return schedule->concerns(optimizer.optimizer());
+      })) {
+    refuse("an optimizer steps behind its schedule");
+  }
   has_stepped_ = true;
   const std::size_t index = actions_.flags_.size();
   actions_.flags_.push_back(result.device_flag());

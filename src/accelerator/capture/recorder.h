@@ -17,6 +17,7 @@
 namespace accelerant::detail {
 
 class OptimizerState;
+class SchedulerState;
 struct Core;
 struct Window;
 
@@ -67,6 +68,7 @@ class StepRecorder {
   bool needs_steps_on_device() const { return options_.needs_steps_on_device; }
 
   void note(std::function<void()> action);
+  void note_schedule(const SchedulerState& schedule, std::function<void()> action);
   void note_window(const std::shared_ptr<Window>& window);
   void note_step(OptimizerState& optimizer, const StepResult& result);
 
@@ -81,6 +83,7 @@ class StepRecorder {
   Options options_;
   HostActions actions_;
   bool has_stepped_ = false;
+  std::vector<const SchedulerState*> schedules_;  // that have stepped since then
   std::vector<std::shared_ptr<Window>> windows_;  // that it has entered
   std::string refusal_;
 };
