@@ -4,82 +4,21 @@
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
-#include <algorithm>
-#include <deque>
-#include <nlohmann/json.hpp>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "accelerant/amp/amp_optimizer.h"
 #include "accelerant/amp/scaled_step.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "amp/grad_scaler_rules.h"
-#include "amp/gradient_checks.h"
-#include "amp/scale_state.h"
+#include "amp/grad_scaler_impl.h"
 #include "compat/device.h"
-#include "compat/torch_version.h"
 
 namespace accelerant {
-namespace {
 
-using detail::GradientChecks;
+using detail::CheckedOptimizer;
 using kernels::Writing;
 using torch::optim::Optimizer;
-
-enum class Stage { ready, unscaled, stepped };
-
-// What has happened to one optimizer since the last update().
-struct OptimizerState {
-  const Optimizer* optimizer;  // to tell them apart; it may be gone before update()
-  Stage stage = Stage::ready;
-  GradientChecks checks = {};
-  at::Tensor reduced_flag = {};  // the flag of all processes together, where there is a reduction
-
-  std::vector<at::Tensor> flags() const {
-    return reduced_flag.defined() ? std::vector<at::Tensor>{reduced_flag} : checks.flags();
-  }
-
-  void require_flags() const {
-    if (!flags().empty()) return;
-    throw Error(
-        "No inf checks were recorded for this optimizer.",
-        "none of its parameters has a gradient; run backward before step(), with a loss that "
-        "depends on them");
-  }
-};
-
-}  // namespace
-
-struct GradScaler::Impl {
-  explicit Impl(const GradScalerOptions& given) : options(given) {}
-
-  detail::DeviceScaleState& require_state(const char* caller);
-  OptimizerState& state_of(const Optimizer& optimizer);
-  OptimizerState& state_before_step(const Optimizer& optimizer);
-  void refuse_shared_parameters(const Optimizer& optimizer) const;
-  void check(Optimizer& optimizer, OptimizerState& optimizer_state, Writing writing);
-  void check_changed(Optimizer& optimizer, OptimizerState& optimizer_state);
-  void reduce(OptimizerState& optimizer_state) const;
-  StepResult step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
-                            OptimizerState& optimizer_state);
-  void end_iteration();
-  std::string name_of(const detail::CheckedParameter& checked) const;
-
-  GradScalerOptions options;
-  kernels::ScaleState initial = detail::initial_state(options);  // until there is a device state
-  std::unique_ptr<detail::DeviceScaleState> state;               // made by the first scale()
-  // In the order of their first use since update(); a deque, so that references stay valid.
-  std::deque<OptimizerState> optimizer_states;
-  std::vector<GradientChecks> ended_checks;  // of the iteration that the last update() ended
-  std::unordered_map<c10::TensorImpl*,
-                     std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, std::string>>
-      names;
-  int64_t iteration = 0;  // counts up when the scale may have changed
-  std::size_t names_before_pruning =
-      1024;  // names of parameters that are gone go when there are more
-  std::function<void(at::Tensor&)> reduction;
-};
+using Stage = CheckedOptimizer::Stage;
 
 detail::DeviceScaleState& GradScaler::Impl::require_state(const char* caller) {
   if (state) return *state;
@@ -88,15 +27,15 @@ detail::DeviceScaleState& GradScaler::Impl::require_state(const char* caller) {
                        "scaler.scale(loss or outputs) earlier in the iteration."));
 }
 
-OptimizerState& GradScaler::Impl::state_of(const Optimizer& optimizer) {
-  for (OptimizerState& known : optimizer_states) {
+CheckedOptimizer& GradScaler::Impl::state_of(const Optimizer& optimizer) {
+  for (CheckedOptimizer& known : optimizer_states) {
     if (known.optimizer == &optimizer) return known;
   }
-  return optimizer_states.emplace_back(OptimizerState{.optimizer = &optimizer});
+  return optimizer_states.emplace_back(CheckedOptimizer{.optimizer = &optimizer});
 }
 
-OptimizerState& GradScaler::Impl::state_before_step(const Optimizer& optimizer) {
-  OptimizerState& optimizer_state = state_of(optimizer);
+CheckedOptimizer& GradScaler::Impl::state_before_step(const Optimizer& optimizer) {
+  CheckedOptimizer& optimizer_state = state_of(optimizer);
   if (optimizer_state.stage != Stage::stepped) return optimizer_state;
   throw Error("step() has already been called since the last update().",
               "call update() once per iteration, after all optimizers have stepped");
@@ -110,7 +49,7 @@ void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) cons
       parameters.insert(parameter.unsafeGetTensorImpl());
     }
   }
-  for (const OptimizerState& other : optimizer_states) {
+  for (const CheckedOptimizer& other : optimizer_states) {
     if (other.optimizer == &optimizer) continue;
     const auto shared = other.checks.find_any(parameters);
     if (!shared) continue;
@@ -122,7 +61,7 @@ void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) cons
   }
 }
 
-void GradScaler::Impl::check(Optimizer& optimizer, OptimizerState& optimizer_state,
+void GradScaler::Impl::check(Optimizer& optimizer, CheckedOptimizer& optimizer_state,
                              Writing writing) {
   refuse_shared_parameters(optimizer);
   const bool writes = writing == Writing::unscaled_values;
@@ -133,14 +72,14 @@ void GradScaler::Impl::check(Optimizer& optimizer, OptimizerState& optimizer_sta
 }
 
 // Gradients written after unscale_ (clipped, say) may be inf or nan now; they must not get through.
-void GradScaler::Impl::check_changed(Optimizer& optimizer, OptimizerState& optimizer_state) {
+void GradScaler::Impl::check_changed(Optimizer& optimizer, CheckedOptimizer& optimizer_state) {
   optimizer_state.require_flags();
   optimizer_state.checks.run_on_changed(optimizer, state->one());
   reduce(optimizer_state);
 }
 
 // Called once for each check, also when there are no gradients here: other processes wait for it.
-void GradScaler::Impl::reduce(OptimizerState& optimizer_state) const {
+void GradScaler::Impl::reduce(CheckedOptimizer& optimizer_state) const {
   if (!reduction) return;
   const std::vector<at::Tensor> flags = optimizer_state.checks.flags();
   at::Tensor flag = at::zeros({}, state->scale().options());
@@ -150,7 +89,7 @@ void GradScaler::Impl::reduce(OptimizerState& optimizer_state) const {
 }
 
 StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& amp_optimizer,
-                                            OptimizerState& optimizer_state) {
+                                            CheckedOptimizer& optimizer_state) {
   at::Tensor grad_scale = amp_optimizer.extra_grad_scale;
   if (optimizer_state.stage == Stage::ready) {
     // The optimizer unscales while it steps; here the gradients are only looked at.
@@ -169,14 +108,8 @@ StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& 
 void GradScaler::Impl::end_iteration() {
   ++iteration;
   ended_checks.clear();
-  for (OptimizerState& ended : optimizer_states) ended_checks.push_back(std::move(ended.checks));
+  for (CheckedOptimizer& ended : optimizer_states) ended_checks.push_back(std::move(ended.checks));
   optimizer_states.clear();
-}
-
-std::string GradScaler::Impl::name_of(const detail::CheckedParameter& checked) const {
-  const auto known = names.find(checked.parameter._unsafe_get_target());
-  if (known != names.end() && !known->second.first.expired()) return known->second.second;
-  return c10::str("group ", checked.group, " parameter ", checked.index);
 }
 
 GradScaler::GradScaler(const GradScalerOptions& options) : impl_(std::make_unique<Impl>(options)) {
@@ -205,7 +138,7 @@ at::Tensor GradScaler::scale_tensor(const at::Tensor& output) {
 void GradScaler::unscale_(Optimizer& optimizer) {
   if (!is_enabled()) return;
   impl_->require_state("unscale_");
-  OptimizerState& optimizer_state = impl_->state_of(optimizer);
+  CheckedOptimizer& optimizer_state = impl_->state_of(optimizer);
   switch (optimizer_state.stage) {
     case Stage::unscaled:
       throw Error("unscale_() has already been called on this optimizer since the last update().",
@@ -223,7 +156,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
 StepResult GradScaler::step(Optimizer& optimizer) {
   if (!is_enabled()) return StepResult::decided(/*skipped=*/false, optimizer.step());
   const detail::DeviceScaleState& state = impl_->require_state("step");
-  OptimizerState& optimizer_state = impl_->state_before_step(optimizer);
+  CheckedOptimizer& optimizer_state = impl_->state_before_step(optimizer);
   if (optimizer_state.stage == Stage::unscaled) impl_->check_changed(optimizer, optimizer_state);
   if (auto* amp_optimizer = dynamic_cast<AmpOptimizer*>(&optimizer)) {
     StepResult result = impl_->step_on_device(optimizer, *amp_optimizer, optimizer_state);
@@ -251,7 +184,7 @@ StepResult GradScaler::step(ScaledStep& scaled_step) {
     scaled_step.apply({}, {});
     return StepResult::decided(/*skipped=*/false);
   }
-  OptimizerState& optimizer_state = impl_->state_of(optimizer);
+  CheckedOptimizer& optimizer_state = impl_->state_of(optimizer);
   const GradientScale scale = gradient_scale(optimizer);
   if (optimizer_state.stage == Stage::unscaled) {
     impl_->check_changed(optimizer, optimizer_state);
@@ -270,7 +203,7 @@ StepResult GradScaler::step(ScaledStep& scaled_step) {
 GradientScale GradScaler::gradient_scale(const Optimizer& optimizer) const {
   if (!is_enabled()) return {};
   const detail::DeviceScaleState& state = impl_->require_state("unscale_");
-  for (const OptimizerState& known : impl_->optimizer_states) {
+  for (const CheckedOptimizer& known : impl_->optimizer_states) {
     if (known.optimizer == &optimizer && known.stage == Stage::unscaled) return {};
   }
   return {.inv_scale = state.inverse_scale(), .iteration = impl_->iteration};
@@ -288,7 +221,7 @@ void GradScaler::update() {
   if (!is_enabled()) return;
   detail::DeviceScaleState& state = impl_->require_state("update");
   std::vector<at::Tensor> flags;
-  for (const OptimizerState& optimizer_state : impl_->optimizer_states) {
+  for (const CheckedOptimizer& optimizer_state : impl_->optimizer_states) {
     for (at::Tensor& flag : optimizer_state.flags()) flags.push_back(std::move(flag));
   }
   if (flags.empty()) {
@@ -346,71 +279,8 @@ void GradScaler::set_growth_interval(int64_t growth_interval) {
   impl_->options.growth_interval = detail::validated_growth_interval(growth_interval);
 }
 
-nlohmann::json GradScaler::state_dict() const {
-  if (!is_enabled()) return nlohmann::json::object();
-  if (!impl_->state) {
-    return detail::to_json(impl_->options, impl_->initial, impl_->options.init_scale);
-  }
-  const kernels::ScaleState state = impl_->state->read();
-  return detail::to_json(impl_->options, state, state.scale);
-}
-
-void GradScaler::load_state_dict(const nlohmann::json& saved) {
-  if (!is_enabled()) return;
-  GradScalerOptions options = impl_->options;
-  kernels::ScaleState state = impl_->state ? impl_->state->read() : impl_->initial;
-  detail::from_json(saved, options, state);
-  impl_->options = options;
-  impl_->initial = state;
-  if (impl_->state) impl_->state->write(state);
-  ++impl_->iteration;
-}
-
-GradScalerStatus GradScaler::status() const {
-  if (!is_enabled()) return {};
-  const kernels::ScaleState state = impl_->state ? impl_->state->mirror() : impl_->initial;
-  return {.scale = state.scale,
-          .growth_tracker = state.growth_tracker,
-          .updates = state.updates,
-          .skips = state.skips,
-          .last_skip = state.last_skip};
-}
-
-OverflowReport GradScaler::overflow_report() const {
-  OverflowReport report;
-  const auto add = [&](const GradientChecks& checks) {
-    for (const detail::NonFiniteParameter& found : checks.non_finite_parameters()) {
-      const auto parameter = found.checked.parameter.lock();
-      report.parameters.push_back(
-          {.name = impl_->name_of(found.checked),
-           .shape = parameter ? parameter->sizes().vec() : std::vector<int64_t>{},
-           .inf_count = found.inf_count,
-           .nan_count = found.nan_count});
-    }
-  };
-  bool checked_since_update = false;
-  for (const OptimizerState& optimizer_state : impl_->optimizer_states) {
-    checked_since_update |= !optimizer_state.checks.empty();
-    add(optimizer_state.checks);
-  }
-  if (!checked_since_update) {
-    for (const GradientChecks& checks : impl_->ended_checks) add(checks);
-  }
-  return report;
-}
-
-void GradScaler::name_parameter(const at::Tensor& parameter, const std::string& name) {
-  if (impl_->names.size() >= impl_->names_before_pruning) {
-    std::erase_if(impl_->names, [](const auto& entry) { return entry.second.first.expired(); });
-    impl_->names_before_pruning = std::max(impl_->names_before_pruning, 2 * impl_->names.size());
-  }
-  impl_->names.insert_or_assign(
-      parameter.unsafeGetTensorImpl(),
-      std::pair{c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()), name});
-}
-
 std::vector<at::Tensor> GradScaler::found_inf(const Optimizer& optimizer) const {
-  for (const OptimizerState& known : impl_->optimizer_states) {
+  for (const CheckedOptimizer& known : impl_->optimizer_states) {
     if (known.optimizer == &optimizer) return known.flags();
   }
   return {};

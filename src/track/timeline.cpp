@@ -1,129 +1,20 @@
 #include "accelerant/track/timeline.h"
 
-#include <pthread.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <functional>
 #include <mutex>
 #include <span>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "accelerant/format/atomic_file.h"
-#include "track/trace_writer.h"
+#include "track/timeline_state.h"
 
 namespace accelerant {
-namespace {
 
+using track::nanoseconds;
+using track::now;
 using track::TraceEvent;
-
-// Small enough that a thread of few events takes little of the bound, large enough that its lock is rare.
-constexpr std::size_t kChunkEvents = 1024;
-
-int64_t nanoseconds(Timeline::Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
-int64_t now() { return nanoseconds(Timeline::Clock::now()); }
-
-// The time of day of a moment of Clock, in nanoseconds: what other processes' times can be compared with.
-int64_t time_of_day(int64_t moment) {
-  const auto day = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(day).count() - (now() - moment);
-}
-
-std::string system_name_of_thread() {
-  char name[16] = {};
-  return pthread_getname_np(pthread_self(), name, sizeof name) == 0 ? name : "thread";
-}
-
-std::atomic<uint64_t> timelines = 0;
-
-struct Chunk {
-  explicit Chunk(std::size_t size) : events(std::make_unique<TraceEvent[]>(size)), capacity(size) {}
-  std::unique_ptr<TraceEvent[]> events;
-  std::size_t capacity;
-  std::atomic<std::size_t> count = 0;  // of those that other threads may read
-};
-
-}  // namespace
-
-// What one thread has recorded. Only that thread writes to it; under the mutex where others read the same.
-struct Timeline::Thread {
-  explicit Thread(State& all) : state(all) {}
-
-  void append(const TraceEvent& event);
-  bool grow();
-  // Brings it to the recording that runs, whose number is returned.
-  uint64_t keep_up();
-  void count(uint8_t phase, int64_t duration) {
-    const auto index = static_cast<std::size_t>(phase);
-    time[index].store(time[index].load(std::memory_order_relaxed) + duration,
-                      std::memory_order_relaxed);
-    entered[index].store(entered[index].load(std::memory_order_relaxed) + 1,
-                         std::memory_order_relaxed);
-  }
-
-  State& state;
-  int64_t id = gettid();
-  std::string name = system_name_of_thread();
-  bool has_ended = false;
-  uint64_t recording = 0;  // whose events these are
-  std::vector<std::unique_ptr<Chunk>> chunks;
-
-  // Of this thread only.
-  Chunk* chunk = nullptr;
-  Span* innermost = nullptr;  // phase that is under way
-
-  std::atomic<int64_t> dropped = 0;
-  std::array<std::atomic<int64_t>, kPhases> time = {};  // nanoseconds
-  std::array<std::atomic<int64_t>, kPhases> entered = {};
-};
-
-struct Timeline::State {
-  explicit State(TimelineOptions given)
-      : options(std::move(given)), max_events(options.max_events) {}
-
-  const char* keep(SpanName name) {
-    if (name.is_literal()) return name.text().data();
-    const std::lock_guard lock(mutex);
-    return names.emplace(name.text()).first->c_str();
-  }
-
-  // Those of the recording. Under the mutex.
-  template <class F>
-  void for_each_thread(F&& f) const {
-    for (const auto& thread : threads) {
-      if (thread->recording == recording.load(std::memory_order_relaxed)) f(*thread);
-    }
-  }
-
-  int64_t dropped_events() const {
-    int64_t dropped = 0;
-    for_each_thread([&](const Thread& thread) { dropped += thread.dropped.load(); });
-    return dropped;
-  }
-
-  PhaseTimes times() const;
-  track::TraceHead head() const;
-  void write(const std::function<void(std::string_view)>& sink) const;
-
-  const uint64_t id = ++timelines;
-  const TimelineOptions options;
-
-  std::atomic<uint64_t> recording = 0;  // how often it was started
-  std::atomic<std::size_t> max_events;
-  std::atomic<std::size_t> claimed = 0;  // by chunks
-
-  mutable std::mutex mutex;
-  std::vector<std::unique_ptr<Thread>> threads;
-  std::unordered_set<std::string> names;
-  int64_t begin = now();
-  int64_t end = begin;
-  bool is_running = false;
-};
 
 namespace {
 
@@ -150,88 +41,6 @@ struct Memberships {
 thread_local Memberships memberships;
 
 }  // namespace
-
-void Timeline::Thread::append(const TraceEvent& event) {
-  if (chunk == nullptr || chunk->count.load(std::memory_order_relaxed) == chunk->capacity) {
-    if (!grow()) {
-      dropped.store(dropped.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-      return;
-    }
-  }
-  const std::size_t used = chunk->count.load(std::memory_order_relaxed);
-  chunk->events[used] = event;
-  chunk->count.store(used + 1, std::memory_order_release);
-}
-
-bool Timeline::Thread::grow() {
-  const std::size_t most = state.max_events.load(std::memory_order_relaxed);
-  std::size_t before = state.claimed.load(std::memory_order_relaxed);
-  std::size_t size = 0;
-  do {
-    if (before >= most) return false;
-    size = std::min(kChunkEvents, most - before);
-  } while (!state.claimed.compare_exchange_weak(before, before + size));
-  auto made = std::make_unique<Chunk>(size);
-  const std::lock_guard lock(state.mutex);
-  chunk = chunks.emplace_back(std::move(made)).get();
-  return true;
-}
-
-uint64_t Timeline::Thread::keep_up() {
-  if (recording == state.recording.load(std::memory_order_acquire)) return recording;
-  const std::lock_guard lock(state.mutex);
-  recording = state.recording.load(std::memory_order_relaxed);
-  chunks.clear();
-  chunk = nullptr;
-  dropped = 0;
-  for (auto& each : time) each = 0;
-  for (auto& each : entered) each = 0;
-  return recording;
-}
-
-PhaseTimes Timeline::State::times() const {
-  PhaseTimes busiest;
-  int64_t most = 0;
-  for_each_thread([&](const Thread& thread) {
-    PhaseTimes times;
-    int64_t sum = 0;
-    for (std::size_t i = 0; i < kPhases; ++i) {
-      const int64_t duration = thread.time[i].load(std::memory_order_relaxed);
-      times.seconds[i] = static_cast<double>(duration) * 1e-9;
-      times.counts[i] = thread.entered[i].load(std::memory_order_relaxed);
-      sum += duration;
-    }
-    if (sum > most) busiest = times;
-    most = std::max(most, sum);
-  });
-  busiest.total = static_cast<double>((is_running ? now() : end) - begin) * 1e-9;
-  return busiest;
-}
-
-track::TraceHead Timeline::State::head() const {
-  return {.rank = options.rank,
-          .process_name = options.process_name.empty() ? "rank " + std::to_string(options.rank)
-                                                       : options.process_name,
-          .begin = begin,
-          .time_of_day = time_of_day(begin),
-          .dropped = dropped_events(),
-          .times = times()};
-}
-
-void Timeline::State::write(const std::function<void(std::string_view)>& sink) const {
-  const std::lock_guard lock(mutex);  // names and chunks stay while they are read
-  track::TraceWriter writer(head(), sink);
-  std::vector<TraceEvent> events;
-  for_each_thread([&](const Thread& thread) {
-    events.clear();
-    for (const auto& chunk : thread.chunks) {
-      const std::size_t count = chunk->count.load(std::memory_order_acquire);
-      events.insert(events.end(), chunk->events.get(), chunk->events.get() + count);
-    }
-    writer.add_thread(thread.id, thread.name, events);
-  });
-  writer.finish();
-}
 
 const char* name_of(Phase phase) {
   static constexpr std::array<const char*, kPhases> names = {

@@ -1,0 +1,80 @@
+// What a GradScaler tells of itself: its state, to be saved, and what was skipped and why.
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "amp/grad_scaler_impl.h"
+
+namespace accelerant {
+
+nlohmann::json GradScaler::state_dict() const {
+  if (!is_enabled()) return nlohmann::json::object();
+  if (!impl_->state) {
+    return detail::to_json(impl_->options, impl_->initial, impl_->options.init_scale);
+  }
+  const kernels::ScaleState state = impl_->state->read();
+  return detail::to_json(impl_->options, state, state.scale);
+}
+
+void GradScaler::load_state_dict(const nlohmann::json& saved) {
+  if (!is_enabled()) return;
+  GradScalerOptions options = impl_->options;
+  kernels::ScaleState state = impl_->state ? impl_->state->read() : impl_->initial;
+  detail::from_json(saved, options, state);
+  impl_->options = options;
+  impl_->initial = state;
+  if (impl_->state) impl_->state->write(state);
+  ++impl_->iteration;
+}
+
+GradScalerStatus GradScaler::status() const {
+  if (!is_enabled()) return {};
+  const kernels::ScaleState state = impl_->state ? impl_->state->mirror() : impl_->initial;
+  return {.scale = state.scale,
+          .growth_tracker = state.growth_tracker,
+          .updates = state.updates,
+          .skips = state.skips,
+          .last_skip = state.last_skip};
+}
+
+OverflowReport GradScaler::overflow_report() const {
+  OverflowReport report;
+  const auto add = [&](const detail::GradientChecks& checks) {
+    for (const detail::NonFiniteParameter& found : checks.non_finite_parameters()) {
+      const auto parameter = found.checked.parameter.lock();
+      report.parameters.push_back(
+          {.name = impl_->name_of(found.checked),
+           .shape = parameter ? parameter->sizes().vec() : std::vector<int64_t>{},
+           .inf_count = found.inf_count,
+           .nan_count = found.nan_count});
+    }
+  };
+  bool checked_since_update = false;
+  for (const detail::CheckedOptimizer& optimizer_state : impl_->optimizer_states) {
+    checked_since_update |= !optimizer_state.checks.empty();
+    add(optimizer_state.checks);
+  }
+  if (!checked_since_update) {
+    for (const detail::GradientChecks& checks : impl_->ended_checks) add(checks);
+  }
+  return report;
+}
+
+void GradScaler::name_parameter(const at::Tensor& parameter, const std::string& name) {
+  if (impl_->names.size() >= impl_->names_before_pruning) {
+    std::erase_if(impl_->names, [](const auto& entry) { return entry.second.first.expired(); });
+    impl_->names_before_pruning = std::max(impl_->names_before_pruning, 2 * impl_->names.size());
+  }
+  impl_->names.insert_or_assign(
+      parameter.unsafeGetTensorImpl(),
+      std::pair{c10::weak_intrusive_ptr<c10::TensorImpl>(parameter.getIntrusivePtr()), name});
+}
+
+std::string GradScaler::Impl::name_of(const detail::CheckedParameter& checked) const {
+  const auto known = names.find(checked.parameter._unsafe_get_target());
+  if (known != names.end() && !known->second.first.expired()) return known->second.second;
+  return c10::str("group ", checked.group, " parameter ", checked.index);
+}
+
+}  // namespace accelerant
