@@ -119,6 +119,20 @@ void Core::settle_schedules() const {
   for (const auto& scheduler : schedulers.all()) scheduler->settle();
 }
 
+std::optional<RateChoice> Core::rate_choice_for(const torch::optim::Optimizer& optimizer) const {
+  std::vector<std::shared_ptr<SchedulerState>> undecided;
+  for (const auto& scheduler : schedulers.all()) {
+    if (!scheduler->concerns(optimizer)) continue;
+    scheduler->settle_known();
+    if (scheduler->is_undecided()) undecided.push_back(scheduler);
+  }
+  if (undecided.size() == 1) {
+    if (auto choice = undecided.front()->rate_choice()) return choice;
+  }
+  for (const auto& scheduler : undecided) scheduler->settle();
+  return std::nullopt;
+}
+
 void Core::note_loop(data::LoaderState& loader, bool active) {
   if (active) {
     checkpoints.begin_loop(loader);

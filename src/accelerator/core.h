@@ -20,6 +20,14 @@
 #include "accelerator/registry.h"
 #include "accelerator/training_progress.h"
 
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerant {
+struct RateChoice;
+}
+
 namespace accelerant::dist {
 class Preemption;
 }
@@ -69,6 +77,10 @@ struct Core {
 
   // Schedules that wait for the device to tell whether an update was made move on now.
   void settle_schedules() const;
+
+  // The rates among which the device chooses, for the next step of an optimizer. Nothing if the optimizer has its
+  // rates: then its schedules are settled.
+  std::optional<RateChoice> rate_choice_for(const torch::optim::Optimizer& optimizer) const;
 
   // A loop over a prepared loader begins or ends.
   void note_loop(data::LoaderState& loader, bool active);

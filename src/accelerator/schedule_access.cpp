@@ -1,3 +1,4 @@
+#include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include <nlohmann/json.hpp>
@@ -22,6 +23,16 @@ class ClosedForm : public ScheduleAccess {
 
   const void* identity() const override { return scheduler_.get(); }
   torch::optim::Optimizer* optimizer() const override { return &scheduler_->optimizer(); }
+  std::optional<std::vector<double>> rates_after(int64_t steps) const override {
+    const bool has_all_groups =
+        scheduler_->base_lrs().size() == scheduler_->optimizer().param_groups().size();
+    if (!has_all_groups || scheduler_->schedule().sets_momentum()) return std::nullopt;
+    try {
+      return scheduler_->rates_at(scheduler_->last_step() + steps);
+    } catch (const std::exception&) {  // of a step that skips may prevent: too early to complain
+      return std::nullopt;
+    }
+  }
   void advance(int64_t steps) override { scheduler_->step(steps); }
   void advance_by_metric(double) override { refuse_metric(); }
   nlohmann::json state_dict() const override { return scheduler_->state_dict(); }

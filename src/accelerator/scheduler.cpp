@@ -1,5 +1,7 @@
 #include "accelerant/accelerator/scheduler.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -13,6 +15,9 @@
 namespace accelerant {
 namespace detail {
 namespace {
+
+// Steps that may wait for the device to tell. With so many, half of them are waited for.
+constexpr std::size_t kMostPending = 64;
 
 // Whether the optimizer's latest step, if there was one, may have changed the parameters.
 bool may_be_updated(const OptimizerState& optimizer) {
@@ -57,38 +62,59 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
 
 void SchedulerState::step() {
   const auto core = require_core(core_);
-  // Nothing has been updated yet: it is due with each replay.
+  // Nothing has been updated yet: it is due with each replay. Those do not wait for each other.
   if (core->recorder != nullptr && core->recorder->is_capturing()) {
-    core->recorder->note_schedule(*this, [this] { step(); });
+    core->recorder->note_schedule(*this, [this] { take_step(); });
     return;
   }
+  settle();
+  take_step();
+}
+
+void SchedulerState::take_step() {
+  const auto core = require_core(core_);
   const auto span = core->timeline().span(Phase::schedule);
   if (core->options.schedule_unit == ScheduleUnit::call) {
     schedule_->advance(1);
     return;
   }
-  settle();
+  settle_known();
+  if (pending_.size() >= kMostPending) {
+    while (pending_.size() > kMostPending / 2) settle_next();
+  }
   const auto followed = optimizers(*core);
   const bool may_advance = std::all_of(followed.begin(), followed.end(), [](const auto& optimizer) {
     return optimizer->is_at_boundary() && may_be_updated(*optimizer);
   });
   if (!may_advance) return;
-  pending_ = Pending{.steps = steps_for_update(*core, followed), .rates = rates()};
-  bool is_known = true;
+  Pending pending{.steps = steps_for_update(*core, followed), .rates = rates()};
   for (const auto& optimizer : followed) {
-    if (!optimizer->last_step()) continue;
-    pending_->results.push_back(*optimizer->last_step());
-    // Asked of all: the first question sends for the answer.
-    is_known = pending_->results.back().poll().has_value() && is_known;
+    if (optimizer->last_step()) pending.results.push_back(*optimizer->last_step());
   }
-  if (is_known) settle();
+  // Before anybody asks for the answer, with which the flag is gone.
+  if (pending.results.size() == 1) pending.flag = pending.results[0].device_flag();
+  for (const StepResult& result : pending.results) result.poll();  // sends for the answers
+  pending_.push_back(std::move(pending));
+  settle_known();
 }
 
 void SchedulerState::settle() {
-  if (!pending_) return;
-  const Pending pending = *std::exchange(pending_, std::nullopt);
+  while (!pending_.empty()) settle_next();
+}
+
+void SchedulerState::settle_known() {
+  const auto is_known = [](const StepResult& result) { return result.poll().has_value(); };
+  while (!pending_.empty() && std::ranges::all_of(pending_.front().results, is_known)) {
+    settle_next();
+  }
+}
+
+void SchedulerState::settle_next() {
+  const Pending pending = std::move(pending_.front());
+  pending_.pop_front();
   const bool updated = std::none_of(pending.results.begin(), pending.results.end(),
                                     [](const StepResult& result) { return result.skipped(); });
+  if (!updated && pending.is_counted) ++settled_skips_;
   if (!updated) return;
   const std::vector<double> now = rates();
   schedule_->advance(pending.steps);
@@ -100,19 +126,49 @@ void SchedulerState::settle() {
   const auto core = core_.lock();
   if (!core) return;
   const std::vector<double> after = rates();
-  for (const auto& other : core->schedulers.all()) {
-    if (other.get() != this) other->note_moved(schedule_->optimizer(), now, after);
+  for (const auto& scheduler : core->schedulers.all()) {
+    scheduler->note_moved(schedule_->optimizer(), now, after);
   }
 }
 
 void SchedulerState::note_moved(const torch::optim::Optimizer* optimizer,
                                 const std::vector<double>& before,
                                 const std::vector<double>& after) {
-  if (!pending_ || schedule_->optimizer() != optimizer) return;
-  std::vector<double>& rates = pending_->rates;
-  for (std::size_t i = 0; i < std::min(rates.size(), before.size()); ++i) {
-    if (rates[i] == before[i]) rates[i] = after[i];
+  if (schedule_->optimizer() != optimizer) return;
+  for (Pending& pending : pending_) {
+    std::vector<double>& rates = pending.rates;
+    for (std::size_t i = 0; i < std::min(rates.size(), before.size()); ++i) {
+      if (rates[i] == before[i]) rates[i] = after[i];
+    }
   }
+}
+
+at::Tensor SchedulerState::count_skips() {
+  const at::NoGradGuard no_grad;
+  for (Pending& pending : pending_) {
+    if (pending.is_counted) continue;
+    if (!skips_.defined()) skips_ = at::zeros({1}, pending.flag.options().dtype(at::kLong));
+    skips_.add_(pending.flag.ne(0));
+    pending.is_counted = true;
+  }
+  return settled_skips_ == 0 ? skips_ : skips_.sub(settled_skips_);
+}
+
+std::optional<RateChoice> SchedulerState::rate_choice() {
+  const std::vector<double> now = rates();
+  const bool is_simple = std::ranges::all_of(pending_, [&](const Pending& pending) {
+    return pending.flag.defined() && pending.steps == 1 && pending.rates == now;
+  });
+  if (!is_simple) return std::nullopt;
+  RateChoice choice;
+  for (auto updates = std::ssize(pending_); updates > 0; --updates) {
+    auto rates = schedule_->rates_after(updates);
+    if (!rates) return std::nullopt;
+    choice.rates.push_back(*std::move(rates));
+  }
+  choice.rates.push_back(now);  // perhaps set by the program
+  choice.which = count_skips();
+  return choice;
 }
 
 std::vector<double> SchedulerState::rates() const {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <vector>
 
 #include "accelerant/amp/step_result.h"
+#include "accelerant/optim/fused_step.h"
 #include "accelerant/optim/lr_scheduler.h"
 #include "accelerant/optim/reduce_lr_on_plateau.h"
 #include "accelerator/core.h"
@@ -28,6 +30,11 @@ class ScheduleAccess {
 
   // The optimizer it was made for; null if it does not tell.
   virtual torch::optim::Optimizer* optimizer() const = 0;
+
+  // The rates that advance(steps) would set; nothing if it cannot be told, or would set more than rates.
+  virtual std::optional<std::vector<double>> rates_after(int64_t /*steps*/) const {
+    return std::nullopt;
+  }
 
   virtual void advance(int64_t steps) = 0;
   virtual void advance_by_metric(double metric) = 0;
@@ -55,16 +62,27 @@ class SchedulerState {
   // Moves on if updates were made. Where only the device knows that yet, later: see settle().
   void step();
 
-  // Makes up for a step that waits for the device, and so waits for it.
+  // Makes up for steps whose outcome only the device knows yet, and so waits for it.
   void settle();
 
-  void step(double metric);
-  std::vector<double> last_lrs();
+  // The same for those of which the device has told. Does not wait.
+  void settle_known();
+
+  // Whether there are steps that are not settled.
+  bool is_undecided() const { return !pending_.empty(); }
+
+  // For a schedule that is undecided: the rates for each number of skipped updates, of which the device knows which
+  // it is. Nothing if the rates cannot be told: then settle() it.
+  // Queues work on the current stream.
+  std::optional<RateChoice> rate_choice();
 
   // Whether it sets rates of the optimizer, as far as it tells.
   bool concerns(const torch::optim::Optimizer& optimizer) const {
     return schedule_->optimizer() == nullptr || schedule_->optimizer() == &optimizer;
   }
+
+  void step(double metric);
+  std::vector<double> last_lrs();
 
   // From now on every step is an Error.
   void forget() { core_.reset(); }
@@ -78,7 +96,15 @@ class SchedulerState {
     std::vector<StepResult> results = {};
     int64_t steps = 1;
     std::vector<double> rates = {};  // of the optimizer's groups, when it was asked for
+    at::Tensor flag = {};            // not 0 if it was skipped; undefined if there is no one flag
+    bool is_counted = false;         // in skips_, if it was skipped
   };
+
+  // Moves on behind those that are not settled.
+  void take_step();
+  void settle_next();
+  // Those among what is pending that were skipped: one int64 on the device.
+  at::Tensor count_skips();
 
   // Of the schedule's own optimizer; none if it does not tell which that is.
   std::vector<double> rates() const;
@@ -89,7 +115,9 @@ class SchedulerState {
 
   std::weak_ptr<Core> core_;
   std::unique_ptr<ScheduleAccess> schedule_;
-  std::optional<Pending> pending_;
+  std::deque<Pending> pending_;  // the oldest first
+  at::Tensor skips_;             // int64 on the device: of those that are or were counted
+  int64_t settled_skips_ = 0;    // of those that were
 };
 
 }  // namespace accelerant::detail

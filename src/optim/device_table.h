@@ -3,8 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -33,12 +36,25 @@ class DeviceTable {
     }
     of_graph_ = capturing;
     if (bytes == 0) return;
-    // The allocator of pinned memory hands a block out again only when the stream has read it.
-    at::Tensor staging =
-        at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-    std::memcpy(staging.mutable_data_ptr(), host.data(), static_cast<std::size_t>(bytes));
+    at::Tensor staging = staged(host);
     copy_.narrow(0, 0, bytes).copy_(staging, /*non_blocking=*/true);
     if (capturing) of_graphs.insert(of_graphs.end(), {copy_, std::move(staging)});
+  }
+
+  // Replaces what was uploaded by one of several tables of the same size, which follow each other in `tables`: the one
+  // with the number that `which` has on the device. Not in a capture. `host` stays as it is, except on the CPU.
+  void upload_chosen(c10::Device device, const std::vector<T>& tables, const at::Tensor& which) {
+    const auto size = std::ssize(host);
+    if (device.is_cpu()) {
+      const auto begin = tables.begin() + which.item<int64_t>() * size;
+      std::copy(begin, begin + size, host.begin());
+      return;
+    }
+    const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
+    const at::Tensor all =
+        staged(tables).to(device, at::kByte, /*non_blocking=*/true).view({-1, bytes});
+    at::Tensor chosen = copy_.narrow(0, 0, bytes).view({1, bytes});
+    at::index_select_out(chosen, all, 0, which);
   }
 
   // For kernels. Only until the next upload.
@@ -47,6 +63,15 @@ class DeviceTable {
   }
 
  private:
+  // In pinned memory, of which the allocator hands a block out again only when the stream has read it.
+  static at::Tensor staged(const std::vector<T>& values) {
+    const std::size_t bytes = values.size() * sizeof(T);
+    at::Tensor staging = at::empty({static_cast<int64_t>(bytes)},
+                                   at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+    std::memcpy(staging.mutable_data_ptr(), values.data(), bytes);
+    return staging;
+  }
+
   at::Tensor copy_;
   bool of_graph_ = false;
 };

@@ -348,7 +348,8 @@ void FusedStep::note_gradients_changed() { impl_->forget_outcome(); }
 void FusedStep::discard() { impl_->discard(); }
 void FusedStep::sync() { impl_->plan().sync(); }
 void FusedStep::reload() { impl_->plan().reload(); }
-void FusedStep::prepare_replay() { impl_->plan().prepare_replay(); }
+void FusedStep::prepare_replay() { impl_->plan().prepare_replay(nullptr); }
+void FusedStep::prepare_replay(const RateChoice& choice) { impl_->plan().prepare_replay(&choice); }
 void FusedStep::note_replayed() { impl_->plan().note_replayed(); }
 uint64_t FusedStep::fingerprint() { return impl_->plan().fingerprint(); }
 

@@ -60,15 +60,27 @@ void LrScheduler::step(const StepResult& result) {
   if (result.kind() == StepResult::Kind::submitted && !result.skipped()) step();
 }
 
+std::vector<double> LrScheduler::rates_at(int64_t step) const {
+  detail::require_at_least(kOwner, "the number of a step", step, 0);
+  return rates_at(step, base_lrs_);
+}
+
+std::vector<double> LrScheduler::rates_at(int64_t step, const std::vector<double>& base_lrs) const {
+  std::vector<double> rates;
+  for (std::size_t group = 0; group < base_lrs.size(); ++group) {
+    rates.push_back(schedule_.rate(base_lrs[group], step, group));
+  }
+  return rates;
+}
+
 void LrScheduler::apply(int64_t step, std::vector<double> base_lrs) {
   if (base_lrs.size() != base_lrs_.size()) {
     schedule_.check_groups(base_lrs);
     if (schedule_.sets_momentum()) require_momentum(*optimizer_);
   }
-  std::vector<double> rates;
+  std::vector<double> rates = rates_at(step, base_lrs);
   std::vector<std::optional<double>> momenta;
   for (std::size_t group = 0; group < base_lrs.size(); ++group) {
-    rates.push_back(schedule_.rate(base_lrs[group], step, group));
     momenta.push_back(schedule_.momentum(step, group));
   }
   detail::set_rates(*optimizer_, rates);

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -169,6 +170,7 @@ StepPlan::Readiness StepPlan::prepare() {
 }
 
 void StepPlan::upload_options(bool all) {
+  all = all || has_chosen_rates_;
   bool changed = all;
   for (std::size_t g = 0; g < readers_.size(); ++g) {
     const kernels::Hyper hyper = readers_[g].hyper();
@@ -184,11 +186,37 @@ void StepPlan::upload_options(bool all) {
         .hint = "step once, or call prepare_replay(), before the capture begins"});
   }
   groups_.upload(device_, of_graphs_);
+  has_chosen_rates_ = false;
 }
 
-void StepPlan::prepare_replay() {
+void StepPlan::upload_options(const RateChoice& choice) {
+  const auto require = [](bool holds, const std::string& expected, std::size_t got) {
+    if (holds) return;
+    throw Error(ErrorDetails{.problem = "A choice of learning rates does not fit the optimizer",
+                             .expected = expected,
+                             .got = c10::str(got)});
+  };
+  require(!choice.rates.empty(), "at least one case", 0);
+  std::vector<kernels::Hyper> cases;
+  for (const std::vector<double>& rates : choice.rates) {
+    require(rates.size() == readers_.size(),
+            c10::str("a rate for each of ", readers_.size(), " param groups"), rates.size());
+    for (std::size_t g = 0; g < readers_.size(); ++g) {
+      cases.push_back(readers_[g].hyper());
+      cases.back().lr = rates[g];
+    }
+  }
+  has_chosen_rates_ = true;
+  groups_.upload_chosen(device_, cases, choice.which.to(device_));
+}
+
+void StepPlan::prepare_replay(const RateChoice* choice) {
   if (!built_ || !are_groups_known()) return;
-  upload_options(/*all=*/false);
+  if (choice != nullptr) {
+    upload_options(*choice);
+  } else {
+    upload_options(/*all=*/false);
+  }
   for (auto& [parameter, slot] : slots_) settle_master(*slot);
   // A replay counts on the device, and nobody else tells.
   steps_ahead_ = steps_.defined();

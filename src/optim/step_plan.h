@@ -53,8 +53,8 @@ class StepPlan {
   // The second pass is queued.
   void applied();
 
-  // As of FusedStep.
-  void prepare_replay();
+  // As of FusedStep. `choice` may be null.
+  void prepare_replay(const RateChoice* choice);
   void note_replayed();
   uint64_t fingerprint();
   std::vector<at::Tensor> take_memory_of_graphs() { return std::exchange(of_graphs_, {}); }
@@ -109,6 +109,7 @@ class StepPlan {
   bool is_state_known();
   Readiness rebuild();
   void upload_options(bool all);
+  void upload_options(const RateChoice& choice);
   // Why the parameter cannot be stepped by kernels; empty if it can.
   std::string reason_against(const at::Tensor& parameter, const at::Tensor& gradient) const;
   void add(std::size_t group, std::size_t index);
@@ -158,6 +159,7 @@ class StepPlan {
   DeviceTable<kernels::StepBundle> bundles_;
   bool has_open_bundle_ = false;  // the last one has room for small blocks
   DeviceTable<kernels::Hyper> groups_;
+  bool has_chosen_rates_ = false;  // in groups_: the host does not know them
   std::vector<kernels::StepSegment> segments_;
   std::vector<int64_t> costs_;
   at::Tensor partials_;

@@ -1,7 +1,10 @@
 // capture() with CUDA graphs.
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "accelerator/captured_training.h"
 #include "support/expect_error.h"
@@ -95,6 +98,91 @@ TEST_F(CaptureOnCuda, SeesWhatTheProgramDoesBetweenReplays) {
   auto with_dropout = with_steps(1);
   with_dropout.dropout = 0.4;
   expect_changes_between_replays_to_count(with_dropout);
+}
+
+// Rounds of steps, some of which overflow, that are queued while the device is busy with other work, so that the host does
+// not know which of them were skipped. `between` is called before each round.
+void expect_same_where_the_host_is_ahead(
+    const CaptureSetup& setup,
+    const std::function<void(CapturedTraining& training, int64_t round)>& between) {
+  const auto train = [&](bool is_captured) {
+    auto training = std::make_unique<CapturedTraining>(setup);
+    auto step = training->captured();
+    std::vector<std::tuple<torch::Tensor, torch::Tensor>> batches;
+    for (auto&& [x, y] : training->loader) batches.emplace_back(x, y);
+    const torch::Tensor big = torch::randn({8192, 8192}, torch::kCUDA);
+    const auto rate = [&] { return training->adamw.param_groups()[0].options().get_lr(); };
+    for (int64_t round = 0; round < 6; ++round) {
+      between(*training, round);  // the round before is still under way
+      training->scheduler.get_last_lr();
+      if (round > 1) {
+        for (int i = 0; i < 5; ++i) big.mm(big);
+      }
+      c10::Event other_work(at::kCUDA);
+      other_work.record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(at::Device(at::kCUDA, 0)));
+      const double before = rate();
+      // In the last one there are so many that it waits for some of them.
+      for (int64_t i = 0; i < (round < 5 ? 4 : 40); ++i) {
+        for (const auto& [x, y] : batches) is_captured ? step(x, y) : training->body(x, y);
+      }
+      if (is_captured && round > 1 && !other_work.query()) {
+        EXPECT_EQ(rate(), before) << round;  // nobody has waited
+      }
+    }
+    EXPECT_EQ(step.is_captured(), is_captured) << step.why_not();
+    return training;
+  };
+  const auto plain = train(false);
+  const auto captured = train(true);
+  expect_same_parameters(*captured, *plain);
+  EXPECT_EQ(captured->scheduler.get_last_lr(), plain->scheduler.get_last_lr());
+  EXPECT_GT(captured->accelerator.scaler().status().skips, 0);
+  EXPECT_EQ(captured->accelerator.scaler().status().skips,
+            plain->accelerator.scaler().status().skips);
+}
+
+class CaptureAhead : public CaptureOnCuda {
+ protected:
+  static CaptureSetup with_overflows(int64_t steps) {
+    auto setup = with_steps(steps, Precision::fp16);
+    setup.overflow_at = 1;
+    setup.gamma = 0.995;
+    setup.options.scaler = {.init_scale = 1024, .growth_interval = 1};
+    return setup;
+  }
+};
+
+TEST_F(CaptureAhead, TheDeviceChoosesTheRates) {
+  for (const int64_t steps : {1, 2}) {
+    expect_same_where_the_host_is_ahead(with_overflows(steps), [](auto&, int64_t) {});
+  }
+}
+
+TEST_F(CaptureAhead, RatesSetByHandCount) {
+  expect_same_where_the_host_is_ahead(with_overflows(1), [](auto& training, int64_t round) {
+    if (round == 3) training.adamw.param_groups()[0].options().set_lr(0.02);
+    if (round == 4) training.optimizer.param_groups()[0].options().set_lr(0.01);
+  });
+}
+
+TEST_F(CaptureAhead, StepsOfTheProgramItselfCount) {
+  expect_same_where_the_host_is_ahead(with_overflows(1), [](auto& training, int64_t round) {
+    if (round < 3) return;
+    const SameBatch batch(training);
+    training.body(batch.x, batch.y);
+    if (round == 4) training.scheduler.step();
+  });
+}
+
+TEST_F(CaptureAhead, CheckpointsHoldAllSteps) {
+  const TempFolder folder;
+  int saves = 0;
+  expect_same_where_the_host_is_ahead(with_overflows(2), [&](auto& training, int64_t round) {
+    if (round != 3 && round != 4) return;
+    const std::string path = folder.path(std::to_string(++saves));
+    training.accelerator.save_state(path);
+    if (round == 4) training.accelerator.load_state(path);
+  });
 }
 
 // Whether a step was skipped, and so whether the schedule moves, is known later than the program goes on.

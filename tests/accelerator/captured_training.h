@@ -26,6 +26,7 @@ struct CaptureSetup {
   bool windows = true;           // accumulate() around the step
   bool clears_in_front = false;  // zero_grad() before the forward rather than behind the step
   double dropout = 0.0;
+  double gamma = 0.9;  // of the schedule, an exponential one
   std::optional<int64_t> overflow_at =
       std::nullopt;  // the batch of each epoch with an infinite value
 };
@@ -133,7 +134,8 @@ class CapturedTraining {
   accelerant::Accelerator accelerator;
   Mlp net;
   torch::optim::AdamW adamw{net->parameters(), torch::optim::AdamWOptions(0.05)};
-  accelerant::optim::LrScheduler decay = accelerant::optim::exponential(adamw, {.gamma = 0.9});
+  accelerant::optim::LrScheduler decay =
+      accelerant::optim::exponential(adamw, {.gamma = setup_.gamma});
   accelerant::Model<Mlp> model;
   accelerant::Optimizer optimizer;
   accelerant::data::Loader<Pairs> loader;

@@ -53,6 +53,20 @@ TEST(LrScheduler, TheFirstRateIsInForceAtOnce) {
   EXPECT_TRUE(contains(whole_error_of([&] { scheduler.step(-1); }), "got -1"));
 }
 
+TEST(LrScheduler, TellsTheRatesOfAnyStep) {
+  auto optimizer = two_groups(1.0, 0.5);
+  auto scheduler = cosine_with_warmup(optimizer, {.warmup_steps = 2, .total_steps = 9});
+  std::vector<Rates> told;
+  for (int64_t step = 0; step < 12; ++step) told.push_back(scheduler.rates_at(step));
+  EXPECT_EQ(scheduler.last_step(), 0);
+  for (const Rates& expected : told) {
+    EXPECT_EQ(rates(optimizer), expected);
+    scheduler.step();
+  }
+  EXPECT_EQ(scheduler.rates_at(3), told[3]);
+  EXPECT_TRUE(contains(whole_error_of([&] { scheduler.rates_at(-1); }), "got -1"));
+}
+
 // The point of it all: the schedule is what trains.
 TEST(LrScheduler, TheOptimizerUsesTheRate) {
   at::Tensor parameter = torch::zeros({1}).requires_grad_();

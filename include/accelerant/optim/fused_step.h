@@ -57,6 +57,12 @@ struct FusedStepOptions {
   bool maximize = false;
 };
 
+// Learning rates that depend on what only the device knows, say on how many updates were skipped.
+struct RateChoice {
+  std::vector<std::vector<double>> rates = {};  // for each case, those of all param groups
+  at::Tensor which = {};                        // the case that holds: one int64 on the device
+};
+
 class FusedStep final : public ScaledStep {
  public:
   // Why the optimizer cannot be stepped here; empty if it can. Those of the classes torch::optim::SGD, Adam,
@@ -124,6 +130,9 @@ class FusedStep final : public ScaledStep {
   // Before a step is captured, and before each replay: brings what has changed on the host since (learning rates,
   // 16-bit parameters that have a float32 copy) to the device.
   void prepare_replay();
+
+  // The same, with the learning rates that the device chooses in place of those in the options.
+  void prepare_replay(const RateChoice& choice);
 
   // After a replay, whose step has written the parameters behind autograd's back.
   void note_replayed();

@@ -55,6 +55,9 @@ class LrScheduler {
   // The rates in force, one for each group.
   const std::vector<double>& get_last_lr() const { return last_lrs_; }
 
+  // The rates at any step, 0 or more, one for each group.
+  std::vector<double> rates_at(int64_t step) const;
+
   // The rates that the schedule starts from, one for each group.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
 
@@ -72,6 +75,7 @@ class LrScheduler {
  private:
   // Sets rates and momentum of a step; what can be refused is refused before anything is changed.
   void apply(int64_t step, std::vector<double> base_lrs);
+  std::vector<double> rates_at(int64_t step, const std::vector<double>& base_lrs) const;
 
   torch::optim::Optimizer* optimizer_;
   LrSchedule schedule_;

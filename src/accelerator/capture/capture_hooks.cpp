@@ -31,7 +31,11 @@ uint64_t OptimizerState::fingerprint_for_graphs() {
 }
 
 void OptimizerState::prepare_replay() {
-  if (step_.of_graphs() != nullptr) step_.of_graphs()->prepare_replay();
+  const auto core = require_core(core_);
+  FusedStep* const fused = step_.of_graphs();
+  if (fused == nullptr) return core->settle_schedules();
+  const auto choice = core->rate_choice_for(*optimizer_);
+  choice ? fused->prepare_replay(*choice) : fused->prepare_replay();
 }
 
 std::vector<at::Tensor> OptimizerState::end_capture() {

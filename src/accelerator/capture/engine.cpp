@@ -359,7 +359,6 @@ StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors&
   const auto span = core.timeline().span(Phase::step, "captured step");
   fill(captured.inputs, inputs);
   captured.actions.run_before_launch();
-  core.settle_schedules();
   for (OptimizerState* optimizer : captured.actions.optimizers()) optimizer->prepare_replay();
   captured.graph->replay();
   core.scaler.discard_checks();  // those that the graph makes are not kept apart from each other

@@ -1,0 +1,107 @@
+// Learning rates of steps in CUDA graphs, and of those that are in none.
+#include "optim/fused_step_helpers.h"
+#include "support/expect_error.h"
+#include "support/on_device.h"
+
+#if defined(ACCELERANT_WITH_CUDA)
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#endif
+
+namespace {
+
+using accelerant::FusedStep;
+using accelerant::RateChoice;
+
+// Two param groups, with the gradients that all steps have.
+struct TwoGroups {
+  explicit TwoGroups(const at::TensorOptions& options)
+      : parameters{torch::ones({40}, options), torch::ones({50}, options)},
+        optimizer({torch::optim::OptimizerParamGroup({parameters[0]}),
+                   torch::optim::OptimizerParamGroup({parameters[1]})},
+                  torch::optim::SGDOptions(0.5)) {
+    for (at::Tensor& parameter : parameters) {
+      parameter.requires_grad_().mutable_grad() = torch::ones_like(parameter);
+    }
+  }
+
+  void set_rates(double first, double second) {
+    optimizer.param_groups()[0].options().set_lr(first);
+    optimizer.param_groups()[1].options().set_lr(second);
+  }
+
+  std::vector<at::Tensor> parameters;
+  torch::optim::SGD optimizer;
+};
+
+class FusedStepReplay : public OnDevice {
+ protected:
+  RateChoice choice_of(int64_t which) const {
+    return {.rates = {{1, 2}, {3, 4}, {5, 6}}, .which = torch::tensor({which}, options(at::kLong))};
+  }
+};
+ON_EVERY_DEVICE(FusedStepReplay);
+
+TEST_P(FusedStepReplay, AStepOutsideOfGraphsHasTheRatesOfTheOptions) {
+  TwoGroups ours(options());
+  TwoGroups theirs(options());
+  FusedStep fused(ours.optimizer);
+  for (int i = 0; i < 4; ++i) {
+    fused.prepare_replay(choice_of(i % 3));  // before the first step there is nothing to prepare
+    fused.step();
+    theirs.optimizer.step();
+  }
+  expect_same(ours.parameters, theirs.parameters, "SGD");
+}
+
+TEST_P(FusedStepReplay, AChoiceMustFitTheGroups) {
+  TwoGroups groups(options());
+  FusedStep fused(groups.optimizer);
+  fused.step();
+  RateChoice choice = choice_of(0);
+  choice.rates[1].pop_back();
+  const std::string error = whole_error_of([&] { fused.prepare_replay(choice); });
+  EXPECT_TRUE(contains(error, "a rate for each of 2 param groups")) << error;
+}
+
+#if defined(ACCELERANT_WITH_CUDA)
+TEST(FusedStepReplayOnCuda, TheDeviceChoosesTheRates) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  TwoGroups ours(at::kCUDA);
+  TwoGroups theirs(at::kCUDA);
+  FusedStep fused(ours.optimizer);
+  fused.step();  // warm up
+  theirs.optimizer.step();
+  fused.prepare_replay();
+  at::cuda::CUDAGraph graph;
+  graph.capture_begin();
+  fused.step();
+  graph.capture_end();
+  const std::vector<at::Tensor> memory = fused.take_memory_of_graphs();
+
+  const std::vector<std::vector<double>> rates{{1, 2}, {3, 4}, {5, 6}};
+  const at::Tensor which = torch::zeros({1}, at::device(at::kCUDA).dtype(at::kLong));
+  for (int i = 0; i < 12; ++i) {
+    const bool is_chosen = i % 4 != 3;
+    if (is_chosen) {
+      // Behind a long kernel, so that the host cannot know it.
+      const at::Tensor big = torch::randn({2048, 2048}, at::kCUDA);
+      which.copy_((big.mm(big).sum() * 0 + i % 3).to(at::kLong));
+      fused.prepare_replay(RateChoice{.rates = rates, .which = which});
+      theirs.set_rates(rates[static_cast<std::size_t>(i % 3)][0],
+                       rates[static_cast<std::size_t>(i % 3)][1]);
+    } else {
+      fused.prepare_replay();
+      theirs.set_rates(0.5, 0.5);
+    }
+    graph.replay();
+    fused.note_replayed();
+    theirs.optimizer.step();
+  }
+  expect_same(ours.parameters, theirs.parameters, "SGD");
+}
+#endif
+
+}  // namespace
