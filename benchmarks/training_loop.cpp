@@ -7,7 +7,7 @@
 //   prepare FORM TASK PRECISION        makes a training and takes its first steps; the number of parameters and the
 //                                      losses. A process has one training at a time. PRECISION: fp32, tf32, bf16, fp16
 //   measure SECONDS                    seconds per step, with batches that lie on the device
-//   memory                             the most memory of the device that steps use, in bytes, with what graphs hold
+//   memory                             the most memory of the device that the allocator holds during steps, in bytes
 //   waits                              how often the host waits for the device in a step
 //   loop FORM TASK PRECISION SECONDS   seconds per step of another training that takes its batches from a loader
 //
@@ -16,7 +16,6 @@
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <iostream>
 #include <sstream>
 #include <stdexcept>
@@ -180,13 +179,12 @@ class Requests {
   int64_t peak_bytes() {
     if (!best_device().is_cuda()) throw std::invalid_argument("memory is counted on GPUs only");
     auto* allocator = at::getDeviceAllocator(at::kCUDA);
+    allocator->emptyCache();
     allocator->resetPeakStats(0);
     for (int i = 0; i < 3; ++i) steps_->step();
     synchronize();
-    const int64_t peak = allocator->getDeviceStats(0).allocated_bytes.at(0).peak;
-    // The memory in which graphs work belongs to them also where nothing is allocated in it.
-    allocator->emptyCache();
-    return std::max(peak, allocator->getDeviceStats(0).reserved_bytes.at(0).current);
+    // Of what is allocated in graphs the allocator knows nothing; that their memory is theirs it knows.
+    return allocator->getDeviceStats(0).reserved_bytes.at(0).peak;
   }
 
   std::optional<Steps> steps_;

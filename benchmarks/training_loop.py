@@ -106,13 +106,12 @@ class Requests:
         return self.measure(seconds)
 
     def memory(self):
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         for _ in range(3):
             self.take_step()
         synchronize()
-        peak = torch.cuda.max_memory_allocated()
-        torch.cuda.empty_cache()
-        return {"bytes": max(peak, torch.cuda.memory_reserved())}
+        return {"bytes": torch.cuda.max_memory_reserved()}
 
     def waits_of(self, steps):
         synchronize()
