@@ -11,7 +11,7 @@ def contender(settings, side, task, precision):
 
     def prepare():
         trainings.worker_of(settings, side).close()  # what the training before has left would count
-        asked.prepare()
+        return asked.prepare()
 
     return Contender(prepare=prepare, measure=lambda: asked.measure() / 1e6)
 

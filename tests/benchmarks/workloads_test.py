@@ -8,9 +8,10 @@ import machine
 import pytest
 import run
 import workloads
+from rounds import Contender
 from settings import Settings
 from worker import WorkerFailed
-from workloads import tail
+from workloads import memory, tail, trainings
 
 
 def settings_of(device, full):
@@ -54,6 +55,24 @@ def test_variants_of_the_tail():
     assert tail.variant_of("ours", names) == "ours, fused AdamW, clip"
     assert tail.variant_of("ours", ["FusedStep, clip", *names]) == "FusedStep, clip"
     assert tail.variant_of("stock", names) == "stock libtorch, clip"
+
+
+def test_memory_is_of_a_fresh_process_that_does_the_same_work(monkeypatch):
+    calls = []
+
+    class FakeWorker:
+        def close(self):
+            calls.append("close")
+
+    def prepare():
+        calls.append("prepare")
+        return {"parameters": 7}
+
+    monkeypatch.setattr(trainings, "worker_of", lambda *_: FakeWorker())
+    monkeypatch.setattr(trainings, "contender", lambda *_, **__: Contender(prepare=prepare, measure=lambda: 3e6))
+    contender = memory.contender(settings_of("cuda", True), "ours", "gpt-nano", "fp16")
+    assert contender.prepare() == {"parameters": 7} and calls == ["close", "prepare"]
+    assert contender.measure() == 3.0  # megabytes
 
 
 def test_the_time_of_a_benchmark():

@@ -71,10 +71,13 @@ def test_goes_on_where_python_stopped(tmp_path, precision):
     assert done.returncode == 0, done.stderr
     found = safetensors.torch.load_file(f"{result}.safetensors")
     assert found["rates"].tolist() == pytest.approx(rates, rel=1e-12)
-    # Dropout needs the random numbers of Python: a mask that differs changes a loss by much more.
-    assert found["losses"].tolist() == pytest.approx(losses, rel=1e-5, abs=1e-6)
+    # Dropout needs the random numbers of Python: a mask that differs changes a loss by much more. In fp16 a weight may be
+    # rounded to the neighbour of the number it is rounded to in Python, which changes a loss a little.
+    of_losses, of_weights = (1e-5, 1e-6) if precision == "no" else (2e-3, 1e-3)
+    assert found["losses"].tolist() == pytest.approx(losses, rel=of_losses, abs=of_losses / 10)
     for name, tensor in training.net.state_dict().items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-6, atol=1e-6, msg=lambda text: f"{name}: {text}")
+        torch.testing.assert_close(found[name], tensor, rtol=of_weights, atol=of_weights,
+                                   msg=lambda text: f"{name}: {text}")
     if precision == "fp16":
         assert found["scale"].item() == training.accelerator.scaler.get_scale()
 
