@@ -37,7 +37,11 @@ class OptimizerState {
   // A graph with its step is about to be captured or replayed: what has changed on the host goes to the device.
   void prepare_replay();
 
-  // A graph with its step was captured, which has changed nothing on the device. Returns what the graph works with.
+  // A graph with its step is about to be captured. Makes room for what the graph works with, on the current stream.
+  void begin_capture();
+
+  // It was captured, which has changed nothing on the device. Returns what the graph works with, and queues on the
+  // current stream what must come before a replay.
   std::vector<at::Tensor> end_capture();
 
   // What the host notes of a step, of zero_grad() and of a backward.

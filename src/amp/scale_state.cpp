@@ -6,7 +6,6 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <atomic>
@@ -15,6 +14,7 @@
 
 #include "amp/unscale.h"
 #include "compat/cuda_stream.h"
+#include "compat/pinned_memory.h"
 #include "kernels/amp_kernels.h"
 
 namespace accelerant::detail {
@@ -57,12 +57,10 @@ DeviceScaleState::DeviceScaleState(const kernels::ScaleState& initial, c10::Devi
 
 DeviceScaleState::~DeviceScaleState() {
   if (!last_stream_) return;
-  // A kernel may still be about to write the mirror. A copy queued behind it makes the allocator of
-  // pinned memory wait for the stream before it hands the block out again.
+  // A kernel may still be about to write the mirror.
   try {
-    const c10::StreamGuard guard(*last_stream_);
     memory_.record_stream(*last_stream_);
-    host_mirror_.narrow(0, 0, kStateBytes).copy_(memory_, /*non_blocking=*/true);
+    compat::hold_for(*last_stream_, host_mirror_);
   } catch (const std::exception&) {
     // The device is gone, and its kernels with it.
   }

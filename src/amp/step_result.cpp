@@ -6,6 +6,10 @@
 
 #include <utility>
 
+#include "compat/cuda_stream.h"
+#include "compat/pinned_memory.h"
+#include "kernels/amp_kernels.h"
+
 namespace accelerant {
 
 // A flag on a device, and its way to the host.
@@ -40,9 +44,21 @@ class StepResult::PendingFlag {
   void start_transfer() {
     const c10::StreamGuard guard(stream_);
     host_copy_ = at::empty({}, at::TensorOptions().dtype(flag_.dtype()).pinned_memory(true));
-    host_copy_.copy_(flag_.detach(), /*non_blocking=*/true);
+    queue_copy();
     arrived_.emplace(stream_.device_type());
     arrived_->record(stream_);
+  }
+
+  void queue_copy() {
+#if defined(ACCELERANT_WITH_CUDA)
+    if (flag_.is_cuda() && flag_.scalar_type() == at::kFloat) {
+      kernels::cuda::copy_flag(flag_.const_data_ptr<float>(), host_copy_.mutable_data_ptr<float>(),
+                               compat::current_cuda_stream(flag_.device()));
+      compat::hold_for(stream_, host_copy_);
+      return;
+    }
+#endif
+    host_copy_.copy_(flag_.detach(), /*non_blocking=*/true);
   }
 
   void read() {

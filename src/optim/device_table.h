@@ -1,4 +1,7 @@
 // A list that kernels read: in host memory for the CPU, with a copy on the device for others.
+//
+// A CUDA graph needs a copy of its own, which nobody else writes, and memory that is allocated in a capture may serve
+// other parts of the graph too, so that each replay would have to fill it. reserve_for_graph() avoids that.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -15,30 +19,45 @@
 
 namespace accelerant::optim::detail {
 
+// What graphs need of tables.
+struct GraphTables {
+  std::vector<at::Tensor> memory = {};              // as long as the graphs live
+  std::vector<std::function<void()>> uploads = {};  // after the capture, before the first replay
+};
+
 // Filled on the host, then uploaded to the current stream without waiting for it.
 template <class T>
 class DeviceTable {
  public:
   std::vector<T> host;
 
-  // What a graph needs of it goes to `of_graphs`.
-  void upload(c10::Device device, std::vector<at::Tensor>& of_graphs) {
+  // Memory outside of graphs, for a table of the size of this one in the next capture.
+  void reserve_for_graph(c10::Device device) {
+    if (!device.is_cpu()) reserved_ = on_device(device, bytes_of(host));
+  }
+
+  void upload(c10::Device device, GraphTables& of_graphs) {
     if (device.is_cpu()) {
       copy_.reset();
       return;
     }
-    const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
-    // A graph brings its own table to its own place at every replay: later steps must not use that place.
+    const int64_t bytes = bytes_of(host);
+    const auto fits = [&](const at::Tensor& memory) {
+      return memory.defined() && memory.device() == device && memory.numel() >= bytes;
+    };
     const bool capturing = compat::current_capture(device) != 0;
-    if (capturing || of_graph_ || !copy_.defined() || copy_.device() != device ||
-        copy_.numel() < bytes) {
-      copy_ = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+    if (capturing && fits(reserved_)) {
+      copy_ = std::exchange(reserved_, {});
+      of_graphs.memory.push_back(copy_);
+      of_graphs.uploads.push_back([copy = copy_, values = host] { fill(copy, values); });
+    } else if (capturing) {
+      copy_ = on_device(device, bytes);
+      of_graphs.memory.insert(of_graphs.memory.end(), {copy_, fill(copy_, host)});
+    } else {
+      if (of_graph_ || !fits(copy_)) copy_ = on_device(device, bytes);
+      fill(copy_, host);
     }
-    of_graph_ = capturing;
-    if (bytes == 0) return;
-    at::Tensor staging = staged(host);
-    copy_.narrow(0, 0, bytes).copy_(staging, /*non_blocking=*/true);
-    if (capturing) of_graphs.insert(of_graphs.end(), {copy_, std::move(staging)});
+    of_graph_ = capturing;  // later steps must not use that place
   }
 
   // Replaces what was uploaded by one of several tables of the same size, which follow each other in `tables`: the one
@@ -50,7 +69,7 @@ class DeviceTable {
       std::copy(begin, begin + size, host.begin());
       return;
     }
-    const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
+    const int64_t bytes = bytes_of(host);
     const at::Tensor all =
         staged(tables).to(device, at::kByte, /*non_blocking=*/true).view({-1, bytes});
     at::Tensor chosen = copy_.narrow(0, 0, bytes).view({1, bytes});
@@ -63,17 +82,34 @@ class DeviceTable {
   }
 
  private:
+  static int64_t bytes_of(const std::vector<T>& values) {
+    return static_cast<int64_t>(values.size() * sizeof(T));
+  }
+
+  static at::Tensor on_device(c10::Device device, int64_t bytes) {
+    return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  }
+
   // In pinned memory, of which the allocator hands a block out again only when the stream has read it.
   static at::Tensor staged(const std::vector<T>& values) {
-    const std::size_t bytes = values.size() * sizeof(T);
-    at::Tensor staging = at::empty({static_cast<int64_t>(bytes)},
-                                   at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-    std::memcpy(staging.mutable_data_ptr(), values.data(), bytes);
+    const int64_t bytes = bytes_of(values);
+    at::Tensor staging =
+        at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+    if (bytes > 0)
+      std::memcpy(staging.mutable_data_ptr(), values.data(), values.size() * sizeof(T));
+    return staging;
+  }
+
+  // Returns what it is copied from.
+  static at::Tensor fill(const at::Tensor& copy, const std::vector<T>& values) {
+    at::Tensor staging = staged(values);
+    if (!values.empty()) copy.narrow(0, 0, staging.numel()).copy_(staging, /*non_blocking=*/true);
     return staging;
   }
 
   at::Tensor copy_;
   bool of_graph_ = false;
+  at::Tensor reserved_;
 };
 
 }  // namespace accelerant::optim::detail

@@ -353,6 +353,8 @@ void FusedStep::prepare_replay(const RateChoice& choice) { impl_->plan().prepare
 void FusedStep::note_replayed() { impl_->plan().note_replayed(); }
 uint64_t FusedStep::fingerprint() { return impl_->plan().fingerprint(); }
 
+void FusedStep::reserve_for_capture() { impl_->plan().reserve_for_capture(); }
+
 std::vector<at::Tensor> FusedStep::take_memory_of_graphs() {
   return impl_->plan().take_memory_of_graphs();
 }

@@ -157,7 +157,7 @@ bool StepPlan::is_state_known() {
 
 StepPlan::Readiness StepPlan::prepare() {
   if (built_ && !is_state_known()) reload_ = true;
-  // A graph has tables of its own, which it fills in every replay.
+  // A graph has tables of its own.
   if (!built_ || reload_ || capture_ != compat::current_capture(device_) || !look()) {
     const Readiness readiness = rebuild();
     if (readiness != Readiness::ready) return readiness;
@@ -220,6 +220,20 @@ void StepPlan::prepare_replay(const RateChoice* choice) {
   for (auto& [parameter, slot] : slots_) settle_master(*slot);
   // A replay counts on the device, and nobody else tells.
   steps_ahead_ = steps_.defined();
+}
+
+void StepPlan::reserve_for_capture() {
+  if (!built_) return;
+  tensors_.reserve_for_graph(device_);
+  gradients_.reserve_for_graph(device_);
+  blocks_.reserve_for_graph(device_);
+  bundles_.reserve_for_graph(device_);
+}
+
+std::vector<at::Tensor> StepPlan::take_memory_of_graphs() {
+  GraphTables taken = std::exchange(of_graphs_, {});
+  for (const auto& upload : taken.uploads) upload();
+  return std::move(taken.memory);
 }
 
 uint64_t StepPlan::fingerprint() {

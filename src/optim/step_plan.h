@@ -57,7 +57,8 @@ class StepPlan {
   void prepare_replay(const RateChoice* choice);
   void note_replayed();
   uint64_t fingerprint();
-  std::vector<at::Tensor> take_memory_of_graphs() { return std::exchange(of_graphs_, {}); }
+  void reserve_for_capture();
+  std::vector<at::Tensor> take_memory_of_graphs();
 
   // Writes the counts of the device into the optimizer's state. Waits.
   void sync();
@@ -163,7 +164,7 @@ class StepPlan {
   std::vector<kernels::StepSegment> segments_;
   std::vector<int64_t> costs_;
   at::Tensor partials_;
-  std::vector<at::Tensor> of_graphs_;
+  GraphTables of_graphs_;
 };
 
 }  // namespace accelerant::optim::detail

@@ -388,7 +388,7 @@ StepPlan::Readiness StepPlan::rebuild() {
   partials_ = at::empty(
       {std::max<int64_t>(blocks(), 1) * static_cast<int64_t>(sizeof(kernels::StepPartial))},
       at::TensorOptions().dtype(at::kByte).device(device_));
-  if (capture_ != 0) of_graphs_.push_back(partials_);
+  if (capture_ != 0) of_graphs_.memory.push_back(partials_);
   built_ = true;
   return tensors_.host.empty() ? Readiness::no_gradients : Readiness::ready;
 }

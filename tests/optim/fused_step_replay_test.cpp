@@ -1,10 +1,11 @@
-// Learning rates of steps in CUDA graphs, and of those that are in none.
+// Steps in CUDA graphs: their learning rates, and what they work with.
 #include "optim/fused_step_helpers.h"
 #include "support/expect_error.h"
 #include "support/on_device.h"
 
 #if defined(ACCELERANT_WITH_CUDA)
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #endif
@@ -101,6 +102,89 @@ TEST(FusedStepReplayOnCuda, TheDeviceChoosesTheRates) {
     theirs.optimizer.step();
   }
   expect_same(ours.parameters, theirs.parameters, "SGD");
+}
+
+int64_t copies_in(at::cuda::CUDAGraph& graph) {
+  std::size_t count = 0;
+  C10_CUDA_CHECK(cudaGraphGetNodes(graph.raw_cuda_graph(), nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  C10_CUDA_CHECK(cudaGraphGetNodes(graph.raw_cuda_graph(), nodes.data(), &count));
+  return std::ranges::count_if(nodes, [](cudaGraphNode_t node) {
+    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    C10_CUDA_CHECK(cudaGraphNodeGetType(node, &type));
+    return type == cudaGraphNodeTypeMemcpy;
+  });
+}
+
+// Steps that are captured, with memory that was or was not reserved for them.
+class CapturedGroups {
+ public:
+  explicit CapturedGroups(bool is_reserved) {
+    fused.step();  // warm up
+    fused.prepare_replay();
+    if (is_reserved) fused.reserve_for_capture();
+    graph.capture_begin();
+    fused.step();
+    graph.capture_end();
+    memory_ = fused.take_memory_of_graphs();
+  }
+
+  void replay() {
+    fused.prepare_replay();
+    graph.replay();
+    fused.note_replayed();
+  }
+
+  TwoGroups groups{at::kCUDA};
+  FusedStep fused{groups.optimizer};
+  at::cuda::CUDAGraph graph{/*keep_graph=*/true};
+
+ private:
+  std::vector<at::Tensor> memory_;
+};
+
+TEST(FusedStepReplayOnCuda, ReplaysBringNothingAlongWithReservedMemory) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  CapturedGroups plain(/*is_reserved=*/false);
+  CapturedGroups reserved(/*is_reserved=*/true);
+  EXPECT_GT(copies_in(plain.graph), 0);
+  EXPECT_EQ(copies_in(reserved.graph), 0);
+  for (int i = 0; i < 5; ++i) {
+    for (CapturedGroups* captured : {&plain, &reserved}) {
+      // Overwrites what memory there is that belongs to nobody.
+      for (const int64_t size : {32, 512, 4096}) torch::full({size}, 0x5a, at::kCUDA);
+      captured->replay();
+    }
+  }
+  EXPECT_LT(plain.groups.parameters[0][0].item<double>(), 0);  // it has stepped
+  expect_same(reserved.groups.parameters, plain.groups.parameters, "SGD");
+}
+
+TEST(FusedStepReplayOnCuda, ReservedMemoryIsOfOneStep) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  CapturedGroups captured(/*is_reserved=*/true);
+  // Another graph, and steps in none, in between.
+  captured.fused.prepare_replay();
+  captured.fused.reserve_for_capture();
+  at::cuda::CUDAGraph other;
+  other.capture_begin();
+  captured.fused.step();
+  captured.fused.step();
+  other.capture_end();
+  const std::vector<at::Tensor> memory = captured.fused.take_memory_of_graphs();
+  TwoGroups expected(at::kCUDA);
+  expected.optimizer.step();  // of the warm-up
+  for (int i = 0; i < 3; ++i) {
+    captured.replay();
+    captured.fused.prepare_replay();
+    other.replay();
+    captured.fused.note_replayed();
+    captured.fused.step();
+    for (int k = 0; k < 4; ++k) expected.optimizer.step();
+  }
+  expect_same(captured.groups.parameters, expected.parameters, "SGD");
 }
 #endif
 

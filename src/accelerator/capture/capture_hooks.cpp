@@ -38,6 +38,10 @@ void OptimizerState::prepare_replay() {
   choice ? fused->prepare_replay(*choice) : fused->prepare_replay();
 }
 
+void OptimizerState::begin_capture() {
+  if (step_.of_graphs() != nullptr) step_.of_graphs()->reserve_for_capture();
+}
+
 std::vector<at::Tensor> OptimizerState::end_capture() {
   step_.discard();
   if (step_.of_graphs() == nullptr) return {};

@@ -283,6 +283,9 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
     fill(captured.inputs, inputs);
     core.settle_schedules();  // which may wait for the device, and a capture may not
     for (OptimizerState* optimizer : optimizers_) optimizer->prepare_replay();
+    backend_->run_beside([this] {
+      for (OptimizerState* optimizer : optimizers_) optimizer->begin_capture();
+    });
     captured.graph = backend_->capture(core, [this, &core, &captured, body, keeps_gradients] {
       run_captured(core, captured, body, keeps_gradients);
     });
@@ -297,9 +300,11 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   }
   before.restore(core);
   core.scaler.discard_checks();
-  for (OptimizerState* optimizer : optimizers_) {
-    std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
-  }
+  backend_->run_beside([&] {
+    for (OptimizerState* optimizer : optimizers_) {
+      std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
+    }
+  });
   if (!captured.graph) give_up_exchanges(core);
   if (!have_all_captured(*core.world, captured.graph != nullptr)) {
     give_up(captured.graph ? "its capture failed in another process" : failure);

@@ -10,6 +10,8 @@ __global__ void update_scale_kernel(ScaleState* state, const float* found_inf, U
   kernels::publish(*state, mirror);
 }
 
+__global__ void copy_flag_kernel(const float* flag, float* host) { *host = *flag; }
+
 __global__ void publish_kernel(const ScaleState* state, ScaleMirror* mirror) {
   kernels::publish(*state, mirror);
 }
@@ -21,6 +23,11 @@ void update_scale(ScaleState* state, const float* found_inf, const UpdateRule& r
   update_scale_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(state, found_inf, rule,
                                                                       mirror);
   check(cudaGetLastError(), "update_scale");
+}
+
+void copy_flag(const float* flag, float* host, void* stream) {
+  copy_flag_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(flag, host);
+  check(cudaGetLastError(), "copy_flag");
 }
 
 void publish(const ScaleState* state, ScaleMirror* mirror, void* stream) {
