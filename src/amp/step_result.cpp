@@ -52,9 +52,9 @@ class StepResult::PendingFlag {
   void queue_copy() {
 #if defined(ACCELERANT_WITH_CUDA)
     if (flag_.is_cuda() && flag_.scalar_type() == at::kFloat) {
+      compat::hold_for(stream_, host_copy_);
       kernels::cuda::copy_flag(flag_.const_data_ptr<float>(), host_copy_.mutable_data_ptr<float>(),
                                compat::current_cuda_stream(flag_.device()));
-      compat::hold_for(stream_, host_copy_);
       return;
     }
 #endif

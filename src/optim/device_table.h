@@ -31,10 +31,12 @@ class DeviceTable {
  public:
   std::vector<T> host;
 
-  // Memory outside of graphs, for a table of the size of this one in the next capture.
+  // Memory outside of graphs, for a table of the size of this one in the next capture: that which has it does not fill
+  // its table, which is left to the uploads of its GraphTables.
   void reserve_for_graph(c10::Device device) {
     if (!device.is_cpu()) reserved_ = on_device(device, bytes_of(host));
   }
+  void release_reserved() { reserved_.reset(); }
 
   void upload(c10::Device device, GraphTables& of_graphs) {
     if (device.is_cpu()) {

@@ -231,9 +231,13 @@ void StepPlan::reserve_for_capture() {
 }
 
 std::vector<at::Tensor> StepPlan::take_memory_of_graphs() {
-  GraphTables taken = std::exchange(of_graphs_, {});
-  for (const auto& upload : taken.uploads) upload();
-  return std::move(taken.memory);
+  // Not for a later capture, behind which nobody may come here.
+  tensors_.release_reserved();
+  gradients_.release_reserved();
+  blocks_.release_reserved();
+  bundles_.release_reserved();
+  for (const auto& upload : of_graphs_.uploads) upload();
+  return std::exchange(of_graphs_, {}).memory;
 }
 
 uint64_t StepPlan::fingerprint() {

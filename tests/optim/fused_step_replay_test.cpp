@@ -1,4 +1,7 @@
 // Steps in CUDA graphs: their learning rates, and what they work with.
+#include <algorithm>
+#include <iterator>
+
 #include "optim/fused_step_helpers.h"
 #include "support/expect_error.h"
 #include "support/on_device.h"
@@ -116,22 +119,35 @@ int64_t copies_in(at::cuda::CUDAGraph& graph) {
   });
 }
 
-// Steps that are captured, with memory that was or was not reserved for them.
+// Takes all memory that belongs to nobody, in pieces as small as tables, and writes to it.
+void overwrite_free_memory() {
+  std::vector<at::Tensor> pieces;
+  for (int i = 0; i < 200; ++i) {
+    for (const int64_t size : {64, 512}) pieces.push_back(torch::full({size}, 0x5a, at::kCUDA));
+  }
+}
+
 class CapturedGroups {
  public:
-  explicit CapturedGroups(bool is_reserved) {
+  explicit CapturedGroups(bool reserves) {
     fused.step();  // warm up
-    fused.prepare_replay();
-    if (is_reserved) fused.reserve_for_capture();
-    graph.capture_begin();
-    fused.step();
-    graph.capture_end();
-    memory_ = fused.take_memory_of_graphs();
+    capture(graph, reserves, [this] { fused.step(); });
   }
 
-  void replay() {
+  template <class Work>
+  void capture(at::cuda::CUDAGraph& captured, bool reserves, const Work& work) {
     fused.prepare_replay();
-    graph.replay();
+    if (reserves) fused.reserve_for_capture();
+    captured.capture_begin();
+    work();
+    captured.capture_end();
+    std::ranges::move(fused.take_memory_of_graphs(), std::back_inserter(memory_));
+  }
+
+  void replay(at::cuda::CUDAGraph& captured) {
+    overwrite_free_memory();
+    fused.prepare_replay();
+    captured.replay();
     fused.note_replayed();
   }
 
@@ -146,45 +162,55 @@ class CapturedGroups {
 TEST(FusedStepReplayOnCuda, ReplaysBringNothingAlongWithReservedMemory) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
-  CapturedGroups plain(/*is_reserved=*/false);
-  CapturedGroups reserved(/*is_reserved=*/true);
+  CapturedGroups plain(/*reserves=*/false);
+  CapturedGroups reserved(/*reserves=*/true);
   EXPECT_GT(copies_in(plain.graph), 0);
   EXPECT_EQ(copies_in(reserved.graph), 0);
   for (int i = 0; i < 5; ++i) {
-    for (CapturedGroups* captured : {&plain, &reserved}) {
-      // Overwrites what memory there is that belongs to nobody.
-      for (const int64_t size : {32, 512, 4096}) torch::full({size}, 0x5a, at::kCUDA);
-      captured->replay();
-    }
+    plain.replay(plain.graph);
+    reserved.replay(reserved.graph);
   }
   EXPECT_LT(plain.groups.parameters[0][0].item<double>(), 0);  // it has stepped
   expect_same(reserved.groups.parameters, plain.groups.parameters, "SGD");
 }
 
-TEST(FusedStepReplayOnCuda, ReservedMemoryIsOfOneStep) {
+TEST(FusedStepReplayOnCuda, ReservedMemoryIsOfOneGraph) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
-  CapturedGroups captured(/*is_reserved=*/true);
-  // Another graph, and steps in none, in between.
-  captured.fused.prepare_replay();
-  captured.fused.reserve_for_capture();
-  at::cuda::CUDAGraph other;
-  other.capture_begin();
-  captured.fused.step();
-  captured.fused.step();
-  other.capture_end();
-  const std::vector<at::Tensor> memory = captured.fused.take_memory_of_graphs();
-  TwoGroups expected(at::kCUDA);
-  expected.optimizer.step();  // of the warm-up
+  CapturedGroups ours(/*reserves=*/true);
+  TwoGroups theirs(at::kCUDA);
+  theirs.optimizer.step();  // of the warm-up
+  // With two steps, between which a gradient moves.
+  at::cuda::CUDAGraph twice(/*keep_graph=*/true);
+  at::Tensor& gradient = ours.groups.parameters[0].mutable_grad();
+  const at::Tensor moved = gradient.clone();
+  const at::Tensor before = gradient;
+  ours.capture(twice, /*reserves=*/true, [&] {
+    ours.fused.step();
+    gradient = moved;
+    ours.fused.step();
+  });
+  EXPECT_GT(copies_in(twice), 0);
+  gradient = before;
   for (int i = 0; i < 3; ++i) {
-    captured.replay();
-    captured.fused.prepare_replay();
-    other.replay();
-    captured.fused.note_replayed();
-    captured.fused.step();
-    for (int k = 0; k < 4; ++k) expected.optimizer.step();
+    ours.replay(ours.graph);
+    ours.replay(twice);
+    ours.fused.step();  // in no graph
+    for (int k = 0; k < 4; ++k) theirs.optimizer.step();
   }
-  expect_same(captured.groups.parameters, expected.parameters, "SGD");
+  expect_same(ours.groups.parameters, theirs.parameters, "SGD");
+}
+
+TEST(FusedStepReplayOnCuda, ReservedMemoryIsOfTheNextCapture) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  CapturedGroups captured(/*reserves=*/false);
+  at::Tensor other = torch::ones({8}, at::kCUDA);
+  at::cuda::CUDAGraph without_step;
+  captured.capture(without_step, /*reserves=*/true, [&] { other.add_(1); });
+  at::cuda::CUDAGraph with_step(/*keep_graph=*/true);
+  captured.capture(with_step, /*reserves=*/false, [&] { captured.fused.step(); });
+  EXPECT_GT(copies_in(with_step), 0);
 }
 #endif
 

@@ -141,13 +141,13 @@ class FusedStep final : public ScaledStep {
   // its options were replaced or are of another kind, parameters have come or gone.
   uint64_t fingerprint();
 
-  // Before a capture, if take_memory_of_graphs() will come between it and the first replay: replays need not bring
-  // along what the step works with, which saves some 20 us each. Allocates memory of the current stream; steps that
-  // are captured twice in a graph, or with more gradients than in the step before, bring theirs along as ever.
+  // Before a capture, to save its replays from bringing along what the step works with, some 20 us each. Then
+  // take_memory_of_graphs() must come between the capture and its first replay, in the order of streams too. The
+  // memory is of the current stream, which must be behind all replays before it is given up.
   void reserve_for_capture();
 
   // What the steps that were captured since the last call work with: to be kept as long as their graphs. What is not
-  // taken is kept here. Queues what was not brought along on the current stream.
+  // taken is kept here. Fills what was reserved, on the current stream.
   std::vector<at::Tensor> take_memory_of_graphs();
 
  private:

@@ -300,11 +300,16 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   }
   before.restore(core);
   core.scaler.discard_checks();
-  backend_->run_beside([&] {
-    for (OptimizerState* optimizer : optimizers_) {
-      std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
-    }
-  });
+  try {
+    backend_->run_beside([&] {
+      for (OptimizerState* optimizer : optimizers_) {
+        std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
+      }
+    });
+  } catch (...) {
+    failure = current_message();
+    captured.graph.reset();
+  }
   if (!captured.graph) give_up_exchanges(core);
   if (!have_all_captured(*core.world, captured.graph != nullptr)) {
     give_up(captured.graph ? "its capture failed in another process" : failure);
