@@ -12,8 +12,7 @@
 //
 // model_io.py answers the same requests, and workloads/checkpoint.py asks both in turn.
 #include <ATen/ATen.h>
-#include <accelerant/checkpoint/load_model.h>
-#include <accelerant/checkpoint/save_model.h>
+#include <accelerant/checkpoint/models.h>
 #include <accelerant/format/safetensors_file.h>
 #include <accelerant/format/safetensors_writer.h>
 

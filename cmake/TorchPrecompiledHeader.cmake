@@ -17,7 +17,7 @@ function(accelerant_program target)
   accelerant_target(${target})
   # g++ 12 sees uninitialised values in optionals of torch's own templates where there are none.
   target_compile_options(${target} PRIVATE -O1 -Wno-maybe-uninitialized)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ACCELERANT_JOIN_UNITS} UNITY_BUILD_BATCH_SIZE 6)
   target_link_libraries(${target} PRIVATE accelerant::accelerant)
   target_precompile_headers(${target} REUSE_FROM accelerant_torch_pch)
 endfunction()

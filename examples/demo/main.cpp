@@ -1,6 +1,6 @@
 // Trains a small network on Fashion-MNIST in mixed precision and shows what it brings.
 #include <accelerant/core/error.h>
-#include <accelerant/dist/environment.h>
+#include <accelerant/watch/environment.h>
 #include <torch/torch.h>
 
 #include <cstdio>

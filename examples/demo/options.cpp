@@ -1,7 +1,7 @@
 #include "options.h"
 
 #include <accelerant/core/error.h>
-#include <accelerant/dist/environment.h>
+#include <accelerant/watch/environment.h>
 
 #include <CLI/CLI.hpp>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "speed.h"
 
-#include <accelerant/dist/environment.h>
+#include <accelerant/watch/environment.h>
 #include <accelerant/track/progress_bar.h>
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "accelerant/accelerator/clear_device_cache.h"
+#include "accelerant/accelerator/utilities.h"
 #include "accelerant/core/error.h"
 #include "accelerant/dist/collectives.h"
 #include "accelerator/core.h"

@@ -1,4 +1,4 @@
-#include "accelerant/accelerator/accumulate_scope.h"
+#include "accelerant/accelerator/loop.h"
 
 #include <algorithm>
 #include <exception>

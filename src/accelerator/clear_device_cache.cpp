@@ -1,4 +1,4 @@
-#include "accelerant/accelerator/clear_device_cache.h"
+#include "accelerant/accelerator/utilities.h"
 
 #include "compat/device_cache.h"
 

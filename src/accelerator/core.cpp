@@ -7,7 +7,6 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "accelerant/core/preempted.h"
 #include "accelerant/dist/collectives.h"
 #include "accelerator/capture/recorder.h"
 #include "accelerator/optimizer_state.h"

@@ -7,18 +7,18 @@
 #include <optional>
 #include <vector>
 
-#include "accelerant/accelerator/accelerator_options.h"
+#include "accelerant/accelerator/options.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
-#include "accelerant/data/batch_channel.h"
-#include "accelerant/data/loader_state.h"
-#include "accelerant/dist/environment.h"
+#include "accelerant/data/detail/batch_channel.h"
+#include "accelerant/data/detail/loader_state.h"
+#include "accelerant/watch/environment.h"
 #include "accelerant/dist/world.h"
 #include "accelerant/track/timeline.h"
 #include "accelerator/accumulation.h"
-#include "accelerator/checkpoints.h"
+#include "accelerator/state/checkpoints.h"
 #include "accelerator/registry.h"
-#include "accelerator/training_progress.h"
+#include "accelerator/state/training_progress.h"
 
 namespace torch::optim {
 class Optimizer;

@@ -1,4 +1,4 @@
-#include "accelerant/accelerator/find_executable_batch_size.h"
+#include "accelerant/accelerator/utilities.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
@@ -7,7 +7,6 @@
 #include <new>
 #include <string_view>
 
-#include "accelerant/accelerator/clear_device_cache.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 

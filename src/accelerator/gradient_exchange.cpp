@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "accelerant/core/failpoint.h"
 #include "accelerator/capture/recorder.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
-#include "dist/progress.h"
+#include "core/failpoint.h"
+#include "watch/progress.h"
 
 namespace accelerant::detail {
 namespace {

@@ -2,7 +2,7 @@
 #include <ATen/core/List.h>
 #include <torch/csrc/jit/api/module.h>
 
-#include "accelerant/accelerator/jit_model.h"
+#include "accelerant/accelerator/model.h"
 #include "accelerator/gradient_fingerprint.h"
 #include "accelerator/model_state.h"
 #include "accelerator/module_access.h"

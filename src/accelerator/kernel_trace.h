@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "accelerant/accelerator/profile_options.h"
+#include "accelerant/accelerator/options.h"
 
 namespace accelerant::detail {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "accelerant/accelerator/model.h"
-#include "accelerant/dist/data_parallel.h"
+#include "dist/data_parallel.h"
 #include "accelerator/core.h"
 #include "accelerator/module_access.h"
 

@@ -1,7 +1,7 @@
 // The names of parameters in checkpoints.
 #pragma once
 
-#include "accelerant/optim/parameter_names.h"
+#include "accelerant/optim/optimizer_state.h"
 #include "accelerator/core.h"
 
 namespace accelerant::detail {

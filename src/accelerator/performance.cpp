@@ -14,7 +14,7 @@
 #include "accelerator/environment_variables.h"
 #include "core/cpu_affinity.h"
 #include "core/heap.h"
-#include "dist/network.h"
+#include "watch/network.h"
 
 namespace accelerant::detail {
 namespace {

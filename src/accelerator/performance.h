@@ -3,8 +3,8 @@
 
 #include <c10/core/Device.h>
 
-#include "accelerant/accelerator/performance_options.h"
-#include "accelerant/dist/environment.h"
+#include "accelerant/accelerator/options.h"
+#include "accelerant/watch/environment.h"
 
 namespace accelerant::detail {
 

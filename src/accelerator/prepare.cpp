@@ -8,7 +8,7 @@
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "accelerant/dist/objects.h"
+#include "accelerant/dist/collectives.h"
 #include "accelerator/core.h"
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"

@@ -1,8 +1,8 @@
 // The options of an Accelerator with the environment taken into account.
 #pragma once
 
-#include "accelerant/accelerator/accelerator_options.h"
-#include "accelerant/dist/environment.h"
+#include "accelerant/accelerator/options.h"
+#include "accelerant/watch/environment.h"
 
 namespace accelerant::detail {
 

@@ -11,7 +11,6 @@
 #include "accelerant/amp/step_result.h"
 #include "accelerant/optim/fused_step.h"
 #include "accelerant/optim/lr_scheduler.h"
-#include "accelerant/optim/reduce_lr_on_plateau.h"
 #include "accelerator/core.h"
 
 namespace torch::optim {

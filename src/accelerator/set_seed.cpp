@@ -1,10 +1,10 @@
-#include "accelerant/accelerator/set_seed.h"
+#include "accelerant/accelerator/utilities.h"
 
 #include <ATen/Context.h>
 #include <c10/util/StringUtil.h>
 
 #include "accelerant/core/error.h"
-#include "accelerant/dist/environment.h"
+#include "accelerant/watch/environment.h"
 
 namespace accelerant {
 

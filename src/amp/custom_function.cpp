@@ -1,4 +1,4 @@
-#include "accelerant/amp/custom_function.h"
+#include "accelerant/amp/autocast.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/custom_function.h>

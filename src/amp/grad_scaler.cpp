@@ -6,8 +6,7 @@
 
 #include <unordered_set>
 
-#include "accelerant/amp/amp_optimizer.h"
-#include "accelerant/amp/scaled_step.h"
+#include "accelerant/amp/detail/scaled_step.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "amp/grad_scaler_impl.h"

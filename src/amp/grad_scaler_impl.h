@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/amp/amp_optimizer.h"
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/core/error.h"
 #include "amp/grad_scaler_rules.h"

@@ -1,4 +1,4 @@
-#include "accelerant/amp/overflow_report.h"
+#include "accelerant/amp/grad_scaler.h"
 
 #include <c10/util/StringUtil.h>
 

@@ -10,7 +10,6 @@
 #include <array>
 #include <vector>
 
-#include "accelerant/amp/unscale.h"
 #include "accelerant/core/error.h"
 #include "compat/cuda_stream.h"
 #include "kernels/amp_kernels.h"

@@ -1,4 +1,4 @@
-#include "accelerant/checkpoint/load_model.h"
+#include "accelerant/checkpoint/models.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "accelerant/core/error.h"
-#include "checkpoint/model_files.h"
+#include "store/model_files.h"
 #include "checkpoint/model_loading.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"

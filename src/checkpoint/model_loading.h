@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "accelerant/checkpoint/load_model.h"
+#include "accelerant/checkpoint/models.h"
 
 namespace accelerant::checkpoint {
 

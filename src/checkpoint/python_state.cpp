@@ -5,8 +5,8 @@
 #include <set>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/torch_archive.h"
-#include "checkpoint/manifest.h"
+#include "format/torch_archive.h"
+#include "store/manifest.h"
 #include "checkpoint/python_values.h"
 #include "core/files.h"
 

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "accelerant/tensor/named_state.h"
-#include "accelerant/tensor/random_state.h"
+#include "tensor/random_state.h"
 
 namespace accelerant::checkpoint {
 

@@ -8,10 +8,10 @@
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/checkpoint/training_files.h"
 #include "accelerant/core/error.h"
-#include "accelerant/format/atomic_file.h"
-#include "accelerant/format/torch_archive.h"
+#include "core/atomic_file.h"
+#include "format/torch_archive.h"
 #include "accelerant/optim/optimizer_state.h"
-#include "accelerant/optim/python_optimizer_state.h"
+#include "optim/python_optimizer_state.h"
 #include "checkpoint/python_values.h"
 
 namespace accelerant {
@@ -92,7 +92,7 @@ PlainValue python_group(const json& group) {
 
 PlainValue python_form(const NamedState& python) {
   std::map<int64_t, PlainDict> entries;  // in the order of the parameters
-  for (const auto& item : python.values.at("state").items()) {
+  for (const auto& item : python.values->at("state").items()) {
     const PlainValue entry = plain_value(item.value());
     entries.emplace(static_cast<int64_t>(number_in(item.key())), entry.as_dict());
   }
@@ -112,7 +112,7 @@ PlainValue python_form(const NamedState& python) {
     state.items.push_back({.key = parameter, .value = std::move(entry)});
   }
   format::PlainList groups;
-  for (const json& group : python.values.at("param_groups")) groups.push_back(python_group(group));
+  for (const json& group : python.values->at("param_groups")) groups.push_back(python_group(group));
   PlainDict whole;
   whole.set("state", std::move(state));
   whole.set("param_groups", std::move(groups));

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "accelerant/format/plain_value.h"
+#include "format/plain_value.h"
 #include "accelerant/tensor/named_state.h"
 
 namespace accelerant::checkpoint {

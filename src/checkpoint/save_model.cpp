@@ -1,13 +1,13 @@
-#include "accelerant/checkpoint/save_model.h"
+#include "accelerant/checkpoint/models.h"
 
 #include <span>
 #include <unordered_map>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/shard_index.h"
-#include "accelerant/format/shard_split.h"
-#include "checkpoint/file_writer.h"
-#include "checkpoint/model_folder.h"
+#include "format/shard_index.h"
+#include "format/shard_split.h"
+#include "store/file_writer.h"
+#include "store/model_folder.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_writer.h"
 #include "core/files.h"

@@ -1,4 +1,4 @@
-#include "accelerant/checkpoint/save_tensors.h"
+#include "accelerant/checkpoint/models.h"
 
 #include <ATen/ops/empty.h>
 
@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/atomic_file.h"
-#include "accelerant/format/torch_archive.h"
+#include "core/atomic_file.h"
+#include "format/torch_archive.h"
 #include "checkpoint/python_values.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"
-#include "checkpoint/weight_file.h"
+#include "store/weight_file.h"
 #include "core/files.h"
 
 namespace accelerant {
@@ -37,8 +37,8 @@ std::optional<StateDict> tensors_in(const PlainValue& content, const std::string
     return tensors;
   }
   if (content.kind() != PlainValue::Kind::dict) return std::nullopt;
-  using Place = std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, std::string>;
-  std::map<Place, at::Tensor> loaded;
+  using Memory = std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, std::string>;
+  std::map<Memory, at::Tensor> loaded;
   for (const format::PlainItem& item : content.as_dict().items) {
     if (item.key.kind() != PlainValue::Kind::string ||
         item.value.kind() != PlainValue::Kind::tensor) {
@@ -48,8 +48,8 @@ std::optional<StateDict> tensors_in(const PlainValue& content, const std::string
     const at::Tensor view = checkpoint::view_of(stored, path + ", " + item.key.as_string());
     at::Tensor tensor = view.clone();
     if (view.numel() != 0) {
-      const Place place(view.const_data_ptr(), stored.shape, stored.strides, stored.dtype);
-      tensor = loaded.try_emplace(place, tensor).first->second;
+      const Memory memory(view.const_data_ptr(), stored.shape, stored.strides, stored.dtype);
+      tensor = loaded.try_emplace(memory, tensor).first->second;
     }
     tensors.insert(item.key.as_string(), tensor);
   }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerant/tensor/state_dict.h"
+#include "accelerant/tensor/named_state.h"
 
 namespace accelerant::checkpoint {
 

@@ -11,7 +11,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors_file.h"
-#include "checkpoint/file_writer.h"
+#include "store/file_writer.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"
@@ -120,8 +120,8 @@ void write_part(const StatePart& part, const CheckpointFolder& folder,
       write_safetensors(distinct.kept.keys(), distinct.kept, distinct.aliases, std::nullopt, sink);
     });
   }
-  if (part.state.values != nlohmann::json::object()) {
-    const std::string text = with_numbers_as_text(part.state.values).dump(1) + "\n";
+  if (*part.state.values != nlohmann::json::object()) {
+    const std::string text = with_numbers_as_text(*part.state.values).dump(1) + "\n";
     write(json_file(part.name),
           [&](format::ByteSink& sink) { sink.write(std::as_bytes(std::span(text))); });
   }

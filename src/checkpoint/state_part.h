@@ -7,8 +7,8 @@
 #include <string>
 
 #include "accelerant/tensor/named_state.h"
-#include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/file_record.h"
+#include "store/checkpoint_folder.h"
+#include "store/file_record.h"
 
 namespace accelerant::checkpoint {
 

@@ -7,7 +7,7 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/track/timeline.h"
-#include "checkpoint/rotation.h"
+#include "store/rotation.h"
 #include "core/files.h"
 
 namespace accelerant::checkpoint {

@@ -9,7 +9,7 @@
 #include <array>
 #include <optional>
 
-#include "checkpoint/parallel_reads.h"
+#include "store/parallel_reads.h"
 #include "checkpoint/tensor_dtype.h"
 
 namespace accelerant::checkpoint {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/weight_file.h"
+#include "store/weight_file.h"
 
 namespace accelerant::checkpoint {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "accelerant/format/dtype.h"
+#include "accelerant/format/safetensors_file.h"
 
 namespace accelerant::checkpoint {
 

@@ -7,7 +7,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors_writer.h"
-#include "accelerant/format/torch_archive.h"
+#include "format/torch_archive.h"
 #include "checkpoint/python_values.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"

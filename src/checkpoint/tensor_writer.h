@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "accelerant/format/byte_sink.h"
-#include "accelerant/tensor/state_dict.h"
+#include "accelerant/core/detail/byte_sink.h"
+#include "accelerant/tensor/named_state.h"
 
 namespace accelerant::checkpoint {
 

@@ -12,9 +12,9 @@
 
 #include "accelerant/checkpoint/training_files.h"
 #include "accelerant/core/error.h"
-#include "accelerant/format/torch_archive.h"
+#include "format/torch_archive.h"
 #include "accelerant/optim/optimizer_state.h"
-#include "accelerant/optim/python_optimizer_state.h"
+#include "optim/python_optimizer_state.h"
 #include "checkpoint/python_values.h"
 
 namespace accelerant {
@@ -30,7 +30,7 @@ class TorchOptimizerReader {
   // In Python's structure.
   NamedState read() {
     const PlainValue file = format::read_module_archive(path_);
-    python_.values = {{"state", json::object()}, {"param_groups", json::array()}};
+    python_.values = json{{"state", json::object()}, {"param_groups", json::array()}};
     try {
       file.at("pytorch_version");  // older ones have another form
       const PlainValue& groups = file.at("param_groups");
@@ -68,13 +68,13 @@ class TorchOptimizerReader {
       if (const PlainValue* const state = states.as_dict().find(address)) read_state(*state);
       ++next_;
     }
-    python_.values["param_groups"].push_back(std::move(converted));
+    (*python_.values)["param_groups"].push_back(std::move(converted));
   }
 
   void read_state(const PlainValue& state) {
     const std::string number = std::to_string(next_);
     const NamedState tree = checkpoint::tree_of(state, path_);
-    python_.values["state"][number] = tree.values;
+    (*python_.values)["state"][number] = *tree.values;
     for (const auto& item : tree.tensors) {
       python_.tensors.insert("state." + number + "." + item.key(), item.value());
     }

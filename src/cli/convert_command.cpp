@@ -1,7 +1,7 @@
 #include <map>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/shard_split.h"
+#include "format/shard_split.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/weights/model_output.h"

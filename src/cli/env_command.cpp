@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "accelerant/launch/run_ranks.h"
+#include "accelerant/launch/debug_launcher.h"
 #include "accelerant/version.h"
 #include "cli/commands.h"
 #include "cli/helper_program.h"

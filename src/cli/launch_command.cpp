@@ -4,7 +4,7 @@
 #include <string>
 
 #include "accelerant/core/error.h"
-#include "accelerant/launch/launcher.h"
+#include "launch/launcher.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "launch/process_count.h"

@@ -8,7 +8,7 @@
 #include <exception>
 #include <string_view>
 
-#include "accelerant/launch/start_error.h"
+#include "launch/start_error.h"
 #include "accelerant/version.h"
 #include "cli/commands.h"
 

@@ -1,7 +1,7 @@
 #include <cstdio>
 
 #include "accelerant/core/error.h"
-#include "accelerant/launch/launcher.h"
+#include "launch/launcher.h"
 #include "cli/commands.h"
 #include "cli/helper_program.h"
 #include "cli/options.h"

@@ -1,9 +1,9 @@
 #include <cstdio>
 #include <functional>
 
-#include "accelerant/format/torch_archive.h"
-#include "checkpoint/rotation.h"
-#include "checkpoint/verify.h"
+#include "format/torch_archive.h"
+#include "store/rotation.h"
+#include "store/verify.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/weights/inspection.h"

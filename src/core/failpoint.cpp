@@ -1,4 +1,4 @@
-#include "accelerant/core/failpoint.h"
+#include "core/failpoint.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "accelerant/core/preempted.h"
+#include "accelerant/core/error.h"
 
 #include <unistd.h>
 
@@ -14,9 +14,9 @@
 namespace accelerant {
 namespace {
 
-std::terminate_handler handler_before = nullptr;
+std::terminate_handler handler_before_preempted = nullptr;
 
-[[noreturn]] void end_process() {
+[[noreturn]] void end_by_preempted() {
   if (const std::exception_ptr error = std::current_exception()) {
     try {
       std::rethrow_exception(error);
@@ -25,7 +25,7 @@ std::terminate_handler handler_before = nullptr;
     } catch (...) {  // for the handler before, which asks for it too
     }
   }
-  if (handler_before != nullptr) handler_before();
+  if (handler_before_preempted != nullptr) handler_before_preempted();
   std::abort();
 }
 
@@ -38,7 +38,7 @@ Preempted::Preempted(int signal, std::string checkpoint)
 
 void handle_preempted() {
   static std::once_flag once;
-  std::call_once(once, [] { handler_before = std::set_terminate(end_process); });
+  std::call_once(once, [] { handler_before_preempted = std::set_terminate(end_by_preempted); });
 }
 
 void end_preempted(const Preempted& preempted) noexcept {

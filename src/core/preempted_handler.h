@@ -1,7 +1,7 @@
 // The end of a process by a Preempted that nobody catches.
 #pragma once
 
-#include "accelerant/core/preempted.h"
+#include "accelerant/core/error.h"
 
 namespace accelerant {
 

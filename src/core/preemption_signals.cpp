@@ -24,7 +24,7 @@ namespace {
 std::atomic<int> first_signal = 0;
 std::array<std::atomic<int64_t>, NSIG> first_at = {};  // of each signal, in nanoseconds; 0: never
 std::atomic<int64_t> repeat_after_ns = 0;
-std::atomic<pid_t> owner = 0;
+std::atomic<pid_t> signal_owner = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free);
 
 int64_t now_ns() {
@@ -46,7 +46,7 @@ void on_signal(int signal) {
   const int64_t now = now_ns();
   int64_t before = 0;
   int none = 0;
-  if (::getpid() != owner) {
+  if (::getpid() != signal_owner) {
     act_as_by_default(signal);
   } else if (first_at[static_cast<size_t>(signal)].compare_exchange_strong(before, now)) {
     first_signal.compare_exchange_strong(none, signal);
@@ -62,7 +62,7 @@ struct Watched {
   int count = 0;  // objects that watch it
   struct sigaction before = {};
 };
-std::mutex mutex;
+std::mutex watched_mutex;
 std::array<Watched, NSIG> watched = {};
 int objects = 0;
 
@@ -116,15 +116,15 @@ PreemptionSignals::PreemptionSignals(std::vector<int> signals,
   std::ranges::sort(signals_);
   signals_.erase(std::unique(signals_.begin(), signals_.end()), signals_.end());
   handle_preempted();
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(watched_mutex);
   if (objects++ == 0) first_signal = 0;
-  owner = ::getpid();
+  signal_owner = ::getpid();
   repeat_after_ns = std::chrono::nanoseconds(repeat_after).count();
   std::ranges::for_each(signals_, begin_to_watch);
 }
 
 PreemptionSignals::~PreemptionSignals() {
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(watched_mutex);
   std::ranges::for_each(signals_, cease_to_watch);
   if (--objects == 0) first_signal = 0;
 }

@@ -1,4 +1,4 @@
-#include "accelerant/data/batch_channel.h"
+#include "accelerant/data/detail/batch_channel.h"
 
 #include <ATen/ops/empty.h>
 

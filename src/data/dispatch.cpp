@@ -1,4 +1,4 @@
-#include "accelerant/data/dispatch.h"
+#include "accelerant/data/detail/dispatch.h"
 
 #include <c10/util/StringUtil.h>
 

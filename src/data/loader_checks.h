@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "accelerant/data/loader_options.h"
-#include "accelerant/data/loader_state.h"
-#include "accelerant/data/placement.h"
+#include "accelerant/data/detail/loader_state.h"
+#include "accelerant/data/detail/placement.h"
 
 namespace accelerant::data {
 

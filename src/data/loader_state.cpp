@@ -1,4 +1,4 @@
-#include "accelerant/data/loader_state.h"
+#include "accelerant/data/detail/loader_state.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -7,8 +7,8 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "accelerant/data/batch_channel.h"
-#include "accelerant/data/source.h"
+#include "accelerant/data/detail/batch_channel.h"
+#include "accelerant/data/detail/source.h"
 #include "data/loader_checks.h"
 #include "data/torch_random.h"
 

@@ -1,4 +1,4 @@
-#include "accelerant/data/packing.h"
+#include "accelerant/data/detail/packing.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

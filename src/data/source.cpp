@@ -1,5 +1,5 @@
 // What sources and loops share, whatever the type of the batch.
-#include "accelerant/data/source.h"
+#include "accelerant/data/detail/source.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -7,8 +7,8 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "accelerant/data/loop.h"
-#include "accelerant/data/stream_source.h"
+#include "accelerant/data/detail/loop.h"
+#include "accelerant/data/detail/stream_source.h"
 #include "compat/intra_op_threads.h"
 #include "tensor/current_message.h"
 

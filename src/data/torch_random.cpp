@@ -6,7 +6,7 @@
 
 #include <mutex>
 
-#include "accelerant/data/random.h"
+#include "accelerant/order/sampler.h"
 
 namespace accelerant::data {
 

@@ -1,4 +1,4 @@
-#include "accelerant/data/transfer.h"
+#include "accelerant/data/detail/transfer.h"
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/Event.h>

@@ -10,7 +10,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "dist/network.h"
+#include "watch/network.h"
 
 namespace accelerant::dist {
 namespace {

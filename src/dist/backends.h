@@ -4,8 +4,8 @@
 #include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerant/dist/environment.h"
-#include "accelerant/dist/process_group_options.h"
+#include "accelerant/watch/environment.h"
+#include "accelerant/watch/process_group_options.h"
 
 namespace accelerant::dist {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "accelerant/dist/data_parallel.h"
 #include "accelerant/dist/world.h"
+#include "dist/data_parallel.h"
 
 namespace accelerant::dist {
 

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "accelerant/dist/comm_hook.h"
+#include "accelerant/dist/data_parallel_options.h"
 #include "accelerant/tensor/named_state.h"
 
 namespace accelerant::dist {

@@ -1,4 +1,4 @@
-#include "accelerant/dist/data_parallel.h"
+#include "dist/data_parallel.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>

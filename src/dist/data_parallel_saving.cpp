@@ -23,7 +23,7 @@ const NamedParameter& parameter_of(const DataParallel::State& state, size_t inde
   return state.parameters[state.trained[index]];
 }
 
-json names_of(const DataParallel::State& state, const std::vector<size_t>& indices) {
+json names_as_json(const DataParallel::State& state, const std::vector<size_t>& indices) {
   json names = json::array();
   for (const size_t index : indices) names.push_back(parameter_of(state, index).name);
   return names;
@@ -211,7 +211,7 @@ void reset_gradients(DataParallel::State& state, const std::vector<size_t>& defi
 
 NamedState state_of_hook(const NamedState& saved) {
   NamedState hook;
-  hook.values = saved.values.value("comm_hook", json::object());
+  hook.values = saved.values->value("comm_hook", json::object());
   for (const auto& item : saved.tensors) {
     if (item.key().starts_with(kHookPrefix)) {
       hook.tensors.insert(item.key().substr(kHookPrefix.size()), item.value());
@@ -227,20 +227,20 @@ NamedState DataParallel::state_dict() const {
   state.require_finished();
   const compat::LearntOrder order = state.reducer->learnt_order();
   NamedState saved;
-  saved.values = {{"buckets", json::array()},
-                  {"rebuilt", order.is_rebuilt},
-                  {"order", names_of(state, order.arrival)},
-                  {"buffers_due", state.buffers_due}};
+  saved.values = json{{"buckets", json::array()},
+                      {"rebuilt", order.is_rebuilt},
+                      {"order", names_as_json(state, order.arrival)},
+                      {"buffers_due", state.buffers_due}};
   for (const auto& bucket : order.buckets) {
-    saved.values["buckets"].push_back(names_of(state, bucket));
+    (*saved.values)["buckets"].push_back(names_as_json(state, bucket));
   }
   if (state.options.gradient_as_bucket_view) {
-    saved.values["views"] = names_of(state, state.reducer->gradients_in_buckets());
+    (*saved.values)["views"] = names_as_json(state, state.reducer->gradients_in_buckets());
   }
-  if (state.graph_is_known) saved.values["static_graph"] = saved_graph(state);
+  if (state.graph_is_known) (*saved.values)["static_graph"] = saved_graph(state);
   if (const auto* hook = dynamic_cast<const SavedHook*>(state.hook.get())) {
     const NamedState of_hook = hook->state_dict();
-    if (!of_hook.values.empty()) saved.values["comm_hook"] = of_hook.values;
+    if (!of_hook.values->empty()) (*saved.values)["comm_hook"] = *of_hook.values;
     for (const auto& item : of_hook.tensors) {
       saved.tensors.insert(kHookPrefix + item.key(), item.value());
     }
@@ -250,7 +250,7 @@ NamedState DataParallel::state_dict() const {
 
 void DataParallel::load_state_dict(const NamedState& saved) {
   State& state = *state_;
-  const SavedState reader(state, saved.values);
+  const SavedState reader(state, *saved.values);
   const compat::LearntOrder order = reader.order();
   const std::optional<std::vector<size_t>> views = reader.views();
   const bool has_graph = reader.has_graph();
@@ -266,7 +266,7 @@ void DataParallel::load_state_dict(const NamedState& saved) {
   if (state.options.static_graph && has_graph) state.reducer->restore_graph(graph);
   state.graph_is_known = state.options.static_graph && has_graph;
   state.graph_is_followed = state.options.static_graph && is_followed;
-  state.buffers_due = saved.values.value("buffers_due", true);
+  state.buffers_due = saved.values->value("buffers_due", true);
   state.forget_forwards();
 }
 

@@ -3,8 +3,8 @@
 
 #include <torch/csrc/distributed/c10d/logger.hpp>
 
-#include "accelerant/dist/data_parallel.h"
 #include "compat/reducer.h"
+#include "dist/data_parallel.h"
 
 namespace accelerant::dist {
 

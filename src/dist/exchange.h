@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
-#include "accelerant/core/failpoint.h"
 #include "accelerant/dist/world.h"
 #include "accelerant/track/timeline.h"
-#include "dist/progress.h"
+#include "core/failpoint.h"
+#include "watch/progress.h"
 
 namespace accelerant::dist {
 

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "accelerant/dist/data_parallel.h"
-#include "accelerant/dist/join_options.h"
+#include "accelerant/dist/data_parallel_options.h"
+#include "dist/data_parallel.h"
 
 namespace accelerant::dist {
 

@@ -1,5 +1,3 @@
-#include "accelerant/dist/log.h"
-
 #include "accelerant/dist/process_control.h"
 
 namespace accelerant::dist {

@@ -1,7 +1,9 @@
-// Bytes of any length between all processes, over the control group; the base of objects and of the
-// agreement about tensors.
+// Messages between processes, and times in messages for people.
 #pragma once
 
+#include <c10/util/StringUtil.h>
+
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -9,7 +11,13 @@
 
 namespace accelerant::dist {
 
-// What each process sends, by rank. Short ones take one exchange, longer ones two.
+// "0.5 s".
+inline std::string seconds_text(std::chrono::milliseconds time) {
+  return c10::str(static_cast<double>(time.count()) / 1000, " s");
+}
+
+// Bytes of any length between all processes, over the control group; the base of objects and of the agreement about
+// tensors. Returns what each process sends, by rank. Short ones take one exchange, longer ones two.
 std::vector<std::string> exchange_messages(const World& world, const char* name,
                                            const std::string& bytes);
 

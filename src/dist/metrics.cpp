@@ -1,4 +1,4 @@
-#include "accelerant/dist/metrics.h"
+#include "accelerant/dist/collectives.h"
 
 #include <ATen/ops/cat.h>
 
@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
-#include "accelerant/dist/objects.h"
 #include "dist/agreement.h"
 #include "dist/gather_tensors.h"
 #include "dist/packing.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerant/dist/data_parallel.h"
+#include "dist/data_parallel.h"
 
 namespace accelerant::dist {
 

@@ -1,4 +1,4 @@
-#include "accelerant/dist/objects.h"
+#include "accelerant/dist/collectives.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "accelerant/dist/comm_hook.h"
+#include "accelerant/dist/data_parallel_options.h"
 #include "dist/compressor.h"
 #include "dist/power_memory.h"
 

@@ -27,12 +27,12 @@ std::string tensor_name(size_t bucket, const char* field) { return c10::str(buck
 }  // namespace
 
 NamedState state_of(const PowerSgdMemory& memory) {
-  NamedState state{.values = {{"iteration", memory.iteration},
-                              {"random_seed", memory.seeds.seed()},
-                              {"random_draws", memory.seeds.draws()},
-                              {"buckets", json::array()}}};
+  NamedState state{.values = json{{"iteration", memory.iteration},
+                                  {"random_seed", memory.seeds.seed()},
+                                  {"random_draws", memory.seeds.draws()},
+                                  {"buckets", json::array()}}};
   for (const auto& [index, bucket] : memory.buckets) {
-    state.values["buckets"].push_back(index);
+    (*state.values)["buckets"].push_back(index);
     const auto add = [&state, index = index](const char* field, const at::Tensor& tensor) {
       if (tensor.defined()) state.tensors.insert(tensor_name(index, field), tensor);
     };
@@ -44,7 +44,7 @@ NamedState state_of(const PowerSgdMemory& memory) {
 }
 
 PowerSgdMemory memory_of(const NamedState& state) {
-  const json& values = state.values;
+  const json& values = *state.values;
   const int64_t seed = number_at(values, "random_seed", (int64_t{1} << 32) - 1);
   const int64_t draws = number_at(values, "random_draws", kMostDraws);
   PowerSgdMemory memory(seed);

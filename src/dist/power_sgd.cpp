@@ -36,7 +36,7 @@ class PowerSgd : public Compressor {
   NamedState state_dict() const final { return state_of(memory_); }
 
   void load_state_dict(const NamedState& state) final {
-    memory_ = state.values.empty() ? PowerSgdMemory(options_.random_seed) : memory_of(state);
+    memory_ = state.values->empty() ? PowerSgdMemory(options_.random_seed) : memory_of(state);
   }
 
  protected:

@@ -2,7 +2,7 @@
 // iteration from the Q of the step before. The same numbers as torch's powerSGD_hook, random ones included.
 #pragma once
 
-#include "accelerant/dist/comm_hook.h"
+#include "accelerant/dist/data_parallel_options.h"
 #include "dist/compressor.h"
 
 namespace accelerant::dist {

@@ -11,9 +11,10 @@
 #include "core/ranks_text.h"
 #include "core/saving_mark.h"
 #include "core/signal_name.h"
-#include "dist/failure.h"
 #include "dist/groups.h"
+#include "dist/message.h"
 #include "dist/preemption_watcher.h"
+#include "watch/failure.h"
 
 namespace accelerant::dist {
 namespace {
@@ -23,10 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 // How often a process asks the store, which one process serves for all.
 milliseconds interval_for(int64_t size) { return std::max(milliseconds(250), milliseconds(size)); }
-
-std::string seconds_text(milliseconds time) {
-  return c10::str(static_cast<double>(time.count()) / 1000, " s");
-}
 
 // `what` happened: it names those to blame. `is_consequence`: of the failure of another process.
 [[noreturn]] void refuse(const World& world, const std::string& what, bool is_consequence) {

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "accelerant/core/failpoint.h"
+#include "core/failpoint.h"
 
 namespace accelerant::dist {
 namespace {

@@ -5,9 +5,9 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "dist/agreement.h"
-#include "dist/failure.h"
 #include "dist/message.h"
 #include "dist/transport.h"
+#include "watch/failure.h"
 
 namespace accelerant::dist {
 namespace {

@@ -1,5 +1,4 @@
 #include "dist/rendezvous.h"
-#include "core/ranks_text.h"
 
 #include <c10/util/StringUtil.h>
 #include <fcntl.h>
@@ -19,7 +18,9 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "dist/failure.h"
+#include "core/ranks_text.h"
+#include "dist/message.h"
+#include "watch/failure.h"
 
 namespace accelerant::dist {
 namespace {
@@ -38,10 +39,6 @@ bool is_bound_to(int descriptor, int port) {
     return ntohs(reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port) == port;
   }
   return false;
-}
-
-std::string seconds_text(milliseconds time) {
-  return c10::str(static_cast<double>(time.count()) / 1000, " s");
 }
 
 milliseconds since(std::chrono::steady_clock::time_point begin) {

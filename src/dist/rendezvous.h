@@ -6,7 +6,7 @@
 
 #include <chrono>
 
-#include "accelerant/dist/environment.h"
+#include "accelerant/watch/environment.h"
 
 namespace accelerant::dist {
 

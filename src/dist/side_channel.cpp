@@ -13,13 +13,14 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
-#include "accelerant/core/failpoint.h"
+#include "core/failpoint.h"
 #include "core/ranks_text.h"
-#include "dist/failure.h"
 #include "dist/groups.h"
-#include "dist/heartbeat.h"
+#include "dist/message.h"
 #include "dist/store_board.h"
 #include "dist/store_courier.h"
+#include "watch/failure.h"
+#include "watch/heartbeat.h"
 
 namespace accelerant::dist {
 namespace {
@@ -364,9 +365,7 @@ class StoreChannel : public SideChannel {
     });
   }
 
-  std::string timeout_text() const {
-    return c10::str(static_cast<double>(timeout_.count()) / 1000, " s");
-  }
+  std::string timeout_text() const { return seconds_text(timeout_); }
 
   const std::string name_;
   const int64_t rank_;

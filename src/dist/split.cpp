@@ -1,4 +1,4 @@
-#include "accelerant/dist/split.h"
+#include "accelerant/dist/process_control.h"
 
 #include <ATen/ops/cat.h>
 #include <c10/util/StringUtil.h>

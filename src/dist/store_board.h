@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "dist/board.h"
+#include "watch/board.h"
 
 namespace accelerant::dist {
 

@@ -1,5 +1,4 @@
 #include "dist/transport.h"
-#include "core/ranks_text.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -10,10 +9,12 @@
 
 #include "accelerant/core/error.h"
 #include "compat/collectives.h"
+#include "core/ranks_text.h"
 #include "dist/exchange.h"
-#include "dist/failure.h"
 #include "dist/groups.h"
-#include "dist/monitor.h"
+#include "dist/message.h"
+#include "watch/failure.h"
+#include "watch/monitor.h"
 
 namespace accelerant::dist {
 namespace {
@@ -83,7 +84,7 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
   }
   const std::string which = name.empty() ? "" : c10::str(" ('", name, "')");
   ErrorDetails details{
-      .problem = c10::str("after ", static_cast<double>(waited.count()) / 1000, " s"),
+      .problem = "after " + seconds_text(waited),
       .expected = c10::str("all ", world.size(), " processes within ",
                            static_cast<double>(world.timeout().count()) / 1000, " s"),
       .got = found,

@@ -16,12 +16,12 @@
 #include "accelerant/track/timeline.h"
 #include "dist/backends.h"
 #include "dist/exchange.h"
-#include "dist/failure.h"
 #include "dist/groups.h"
-#include "dist/monitor.h"
-#include "dist/progress.h"
 #include "dist/rendezvous.h"
 #include "dist/store_board.h"
+#include "watch/failure.h"
+#include "watch/monitor.h"
+#include "watch/progress.h"
 
 namespace accelerant::dist {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "accelerant/format/plain_value.h"
+#include "format/plain_value.h"
 
 namespace accelerant::format {
 

@@ -1,4 +1,4 @@
-#include "accelerant/format/dtype.h"
+#include "accelerant/format/safetensors_file.h"
 
 #include <algorithm>
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "accelerant/format/dtype.h"
+#include "accelerant/format/safetensors_file.h"
 
 namespace accelerant::format {
 

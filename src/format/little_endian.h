@@ -1,11 +1,17 @@
-// Numbers of file formats, byte by byte, so that neither alignment nor this machine's order matters.
+// Numbers of file formats, byte by byte, so that neither alignment nor this machine's order matters; and their texts.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 
 namespace accelerant::format {
+
+inline std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 template <class T>
 T read_little_endian(const std::byte* bytes) {

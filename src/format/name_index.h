@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerant/format/tensor_info.h"
+#include "accelerant/format/safetensors_file.h"
 
 namespace accelerant::format {
 

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "accelerant/format/plain_value.h"
+#include "format/plain_value.h"
 #include "format/torch_dtype.h"
 
 namespace accelerant::format {

@@ -16,11 +16,11 @@ namespace accelerant::format {
 namespace {
 
 constexpr uint8_t protocol = 2;
-constexpr const char* what = "the value to write";
+constexpr const char* kWritten = "the value to write";
 
 [[noreturn]] void refuse(const std::string& problem, const std::string& expected = {},
                          const std::string& got = {}, const std::string& hint = {}) {
-  throw Error(ErrorDetails{.problem = std::string(what) + " " + problem,
+  throw Error(ErrorDetails{.problem = std::string(kWritten) + " " + problem,
                            .expected = expected,
                            .got = got,
                            .hint = hint});
@@ -101,7 +101,7 @@ void Pickler::save_text(std::string_view text) {
 // --- Values ---------------------------------------------------------------------------------------
 
 void Pickler::save(const PlainValue& value) {
-  if (depth_ == deepest_nesting) refuse_nesting(what);
+  if (depth_ == deepest_nesting) refuse_nesting(kWritten);
   ++depth_;
   std::visit([&](const auto& content) { save(content); }, value.content());
   --depth_;
@@ -267,7 +267,7 @@ void Pickler::save(const PlainDict& dict) {
 // --- Tensors --------------------------------------------------------------------------------------
 
 void Pickler::save(const PlainTensor& tensor) {
-  check_tensor(tensor, std::string(what) + " has a tensor that");
+  check_tensor(tensor, std::string(kWritten) + " has a tensor that");
   if (!tensor.is_parameter) return save_tensor_data(tensor, tensor.requires_grad);
   global("torch._utils", "_rebuild_parameter");
   save_tensor_data(tensor, false);

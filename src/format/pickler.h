@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "accelerant/format/plain_value.h"
+#include "format/plain_value.h"
 #include "format/pickle_opcodes.h"
 #include "format/torch_dtype.h"
 

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/plain_value.h"
+#include "format/plain_value.h"
 #include "format/torch_dtype.h"
 
 namespace accelerant::format {
@@ -13,7 +13,7 @@ namespace {
 // What torch's own loops are made for.
 constexpr std::size_t most_dimensions = 64;
 
-std::string text_of(const std::vector<int64_t>& numbers) {
+std::string shape_text(const std::vector<int64_t>& numbers) {
   std::string text = "[";
   for (const int64_t number : numbers) {
     if (text.size() > 1) text += ", ";
@@ -82,7 +82,7 @@ PlainTensor PlainTensor::contiguous(std::string dtype, std::vector<int64_t> shap
     if (__builtin_mul_overflow(stride, std::max<int64_t>(tensor.shape[i], 1), &stride)) {
       throw Error(ErrorDetails{.problem = "a tensor's shape is too large",
                                .expected = "fewer than 2^63 elements",
-                               .got = text_of(tensor.shape)});
+                               .got = shape_text(tensor.shape)});
     }
   }
   check_tensor(tensor, "the tensor");
@@ -94,8 +94,8 @@ void check_tensor(const PlainTensor& tensor, const std::string& where) {
   const auto fail = [&](const std::string& what, const std::string& expected) {
     throw Error(ErrorDetails{.problem = where + " " + what,
                              .expected = expected,
-                             .got = "shape " + text_of(tensor.shape) + ", strides " +
-                                    text_of(tensor.strides) + ", offset " +
+                             .got = "shape " + shape_text(tensor.shape) + ", strides " +
+                                    shape_text(tensor.strides) + ", offset " +
                                     std::to_string(tensor.storage_offset)});
   };
   if (tensor.storage == nullptr) throw Error(ErrorDetails{.problem = where + " has no storage"});

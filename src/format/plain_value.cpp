@@ -1,4 +1,4 @@
-#include "accelerant/format/plain_value.h"
+#include "format/plain_value.h"
 
 #include <limits>
 

@@ -15,8 +15,8 @@
 namespace accelerant::format {
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const std::string& what, int code) {
-  throw Error(path + ": " + what + ": " + std::strerror(code));
+[[noreturn]] void fail(const std::string& path, const std::string& operation, int code) {
+  throw Error(path + ": " + operation + ": " + std::strerror(code));
 }
 
 // From this size on a mapping costs less than what it saves; more at a time saves nothing.

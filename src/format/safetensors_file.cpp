@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "format/little_endian.h"
 #include "format/random_access_file.h"
 #include "format/safetensors_header.h"
 #include "format/slice_plan.h"
@@ -25,10 +26,6 @@ struct SafetensorsFile::State {
 };
 
 namespace {
-
-std::string_view as_text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 void check_target(std::uint64_t wanted, std::size_t got, const std::string& prefix) {
   if (wanted == got) return;

@@ -16,7 +16,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 
 constexpr const char* damaged_hint = "the file is damaged or not a safetensors file";
 
-std::string text_of(std::uint64_t number) { return std::to_string(number); }
+std::string number_text(std::uint64_t number) { return std::to_string(number); }
 
 class HeaderParser {
  public:
@@ -101,10 +101,10 @@ class HeaderParser {
     while (json_.next_element()) {
       const std::uint64_t size = json_.unsigned_integer();
       if (rank == largest_rank) {
-        fail(tensor, "more than " + text_of(largest_rank) + " dimensions");
+        fail(tensor, "more than " + number_text(largest_rank) + " dimensions");
       }
       if (size > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-        fail(tensor, "the dimension " + text_of(size) + " is larger than 2^63-1");
+        fail(tensor, "the dimension " + number_text(size) + " is larger than 2^63-1");
       }
       sizes_[rank++] = static_cast<std::int64_t>(size);
     }
@@ -177,7 +177,7 @@ void check_size(const TensorInfo& tensor, const std::string& label) {
   if (!bytes) refuse(label, tensor, "its shape has too many elements of type " + dtype, {}, {});
   if (*bytes != tensor.bytes()) {
     refuse(label, tensor, "its data do not have the size of its shape and type " + dtype,
-           text_of(*bytes) + " bytes", text_of(tensor.bytes()));
+           number_text(*bytes) + " bytes", number_text(tensor.bytes()));
   }
 }
 
@@ -190,11 +190,11 @@ void check_layout(const std::vector<TensorInfo>& tensors, std::uint64_t data_siz
       refuse(label, tensor,
              tensor.begin > position ? "there is a hole in front of its data"
                                      : "its data overlap with those of another tensor",
-             "a begin at " + text_of(position), text_of(tensor.begin));
+             "a begin at " + number_text(position), number_text(tensor.begin));
     }
     if (tensor.end < tensor.begin) {
       refuse(label, tensor, "its data end before they begin",
-             "an end of at least " + text_of(tensor.begin), text_of(tensor.end));
+             "an end of at least " + number_text(tensor.begin), number_text(tensor.end));
     }
     check_size(tensor, label);
     position = tensor.end;
@@ -203,8 +203,8 @@ void check_layout(const std::vector<TensorInfo>& tensors, std::uint64_t data_siz
   throw Error(ErrorDetails{
       .problem = label + (position < data_size ? ": there are bytes after the last tensor"
                                                : ": the file is too short for its tensors"),
-      .expected = text_of(position) + " bytes of data",
-      .got = text_of(data_size),
+      .expected = number_text(position) + " bytes of data",
+      .got = number_text(data_size),
       .hint = position < data_size ? damaged_hint : "it was not written or not copied to its end"});
 }
 
@@ -230,21 +230,21 @@ std::uint64_t header_length(std::span<const std::byte> first_bytes, std::uint64_
   if (file_size < length_bytes) {
     throw Error(ErrorDetails{.problem = label + ": the file is too short for a safetensors file",
                              .expected = "at least 8 bytes",
-                             .got = text_of(file_size),
+                             .got = number_text(file_size),
                              .hint = "it was not written or not copied to its end"});
   }
   std::uint64_t length = 0;
   std::memcpy(&length, first_bytes.data(), length_bytes);
   if (length > largest_header) {
     throw Error(ErrorDetails{.problem = label + ": the header is too long",
-                             .expected = "at most " + text_of(largest_header) + " bytes",
-                             .got = text_of(length),
+                             .expected = "at most " + number_text(largest_header) + " bytes",
+                             .got = number_text(length),
                              .hint = damaged_hint});
   }
   if (length > file_size - length_bytes) {
     throw Error(ErrorDetails{.problem = label + ": the header is longer than the file",
-                             .expected = "at most " + text_of(file_size - length_bytes) + " bytes",
-                             .got = text_of(length),
+                             .expected = "at most " + number_text(file_size - length_bytes) + " bytes",
+                             .got = number_text(length),
                              .hint = damaged_hint});
   }
   return length;
@@ -257,7 +257,7 @@ SafetensorsHeader parse_header(std::string_view text, std::uint64_t data_size,
     header = HeaderParser(text, label).parse();
   } catch (const JsonRefusal& refusal) {
     throw Error(ErrorDetails{.problem = label + ": the header cannot be understood at its byte " +
-                                        text_of(refusal.position) + ": " + refusal.what(),
+                                        number_text(refusal.position) + ": " + refusal.what(),
                              .expected = {},
                              .got = {},
                              .hint = damaged_hint});

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerant/format/tensor_info.h"
+#include "accelerant/format/safetensors_file.h"
 #include "format/name_index.h"
 
 namespace accelerant::format {

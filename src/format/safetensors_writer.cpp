@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/atomic_file.h"
+#include "core/atomic_file.h"
 #include "core/utf8.h"
 #include "format/json_scanner.h"
 #include "format/safetensors_header.h"

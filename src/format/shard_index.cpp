@@ -1,4 +1,4 @@
-#include "accelerant/format/shard_index.h"
+#include "format/shard_index.h"
 
 #include <algorithm>
 #include <array>

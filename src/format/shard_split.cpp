@@ -1,4 +1,4 @@
-#include "accelerant/format/shard_split.h"
+#include "format/shard_split.h"
 
 #include <algorithm>
 #include <array>

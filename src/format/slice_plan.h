@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerant/format/tensor_info.h"
+#include "accelerant/format/safetensors_file.h"
 
 namespace accelerant::format {
 

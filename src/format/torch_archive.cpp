@@ -1,4 +1,4 @@
-#include "accelerant/format/torch_archive.h"
+#include "format/torch_archive.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,6 +6,7 @@
 
 #include "accelerant/core/error.h"
 #include "format/archive_file.h"
+#include "format/little_endian.h"
 #include "format/pickler.h"
 #include "format/unpickler.h"
 #include "format/zip_reader.h"
@@ -14,10 +15,6 @@
 namespace accelerant::format {
 namespace {
 
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // Before version 1.6 torch.save wrote several pickles one after the other, the first of them a magic
 // number; before 0.1.10, a tar archive.
 bool is_legacy(std::span<const std::byte> bytes) {
@@ -25,7 +22,7 @@ bool is_legacy(std::span<const std::byte> bytes) {
   constexpr auto magic_number = "\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19."sv;
   constexpr std::size_t protocol_size = 2;
   constexpr std::size_t tar_magic_at = 257;
-  const std::string_view text = text_of(bytes);
+  const std::string_view text = as_text(bytes);
   return (text.starts_with('\x80') && text.size() > protocol_size &&
           text.substr(protocol_size).starts_with(magic_number)) ||
          (text.size() > tar_magic_at && text.substr(tar_magic_at).starts_with("ustar"));
@@ -79,7 +76,7 @@ void expect_readable(const ZipReader& archive, const std::string& name, bool is_
   archive.expect_stored(is_module ? "code/" : "");
   if (const ZipRecord* const order = archive.find("byteorder")) {
     archive.verify(*order, "byteorder");
-    const std::string_view text = text_of(order->bytes);
+    const std::string_view text = as_text(order->bytes);
     if (text != "little") {
       throw Error(ErrorDetails{.problem = name + " has another byte order",
                                .expected = "little",
@@ -91,7 +88,7 @@ void expect_readable(const ZipReader& archive, const std::string& name, bool is_
   if (version == nullptr) version = archive.find("version");
   if (version == nullptr) throw Error(name + " is not a file of torch.save: it has no version");
   constexpr int newest = 10;
-  const std::string_view text = text_of(version->bytes);
+  const std::string_view text = as_text(version->bytes);
   int number = 0;
   std::from_chars(text.data(), text.data() + text.size(), number);
   if (number < 1 || number > newest) {

@@ -6,7 +6,7 @@
 namespace accelerant::format {
 namespace {
 
-constexpr auto all_dtypes = std::to_array<TorchDtype>({
+constexpr auto torch_dtype_table = std::to_array<TorchDtype>({
     {"F64", "float64", "DoubleStorage", 8, true},
     {"F32", "float32", "FloatStorage", 4, true},
     {"F16", "float16", "HalfStorage", 2, true},
@@ -31,13 +31,13 @@ constexpr auto all_dtypes = std::to_array<TorchDtype>({
 });
 
 const TorchDtype* find_by(std::string_view TorchDtype::*member, std::string_view text) {
-  const auto found = std::ranges::find(all_dtypes, text, member);
-  return text.empty() || found == all_dtypes.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(torch_dtype_table, text, member);
+  return text.empty() || found == torch_dtype_table.end() ? nullptr : &*found;
 }
 
 }  // namespace
 
-std::span<const TorchDtype> torch_dtypes() { return all_dtypes; }
+std::span<const TorchDtype> torch_dtypes() { return torch_dtype_table; }
 
 const TorchDtype* find_dtype(std::string_view name) { return find_by(&TorchDtype::name, name); }
 

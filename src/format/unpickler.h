@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "accelerant/format/plain_value.h"
+#include "format/plain_value.h"
 #include "format/pickle_graph.h"
 #include "format/pickle_opcodes.h"
 

@@ -16,10 +16,6 @@ uint16_t u16(const std::byte* bytes) { return read_little_endian<uint16_t>(bytes
 uint32_t u32(const std::byte* bytes) { return read_little_endian<uint32_t>(bytes); }
 uint64_t u64(const std::byte* bytes) { return read_little_endian<uint64_t>(bytes); }
 
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 // One entry of the directory before its data are located.
 struct Entry {
   uint16_t flags = 0;
@@ -201,7 +197,7 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
   const std::size_t comment_size = u16(central + 32);
   at += zip::central_size;
   if (directory_end - at < name_size + extra_size + comment_size) fail("its directory is cut off");
-  name = text_of(archive_.subspan(at, name_size));
+  name = as_text(archive_.subspan(at, name_size));
   if (!read_extra_fields(archive_.subspan(at + name_size, extra_size), entry)) {
     fail("the entry of " + name + " is damaged");
   }
@@ -228,7 +224,7 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
   }
   if (u32(local) != zip::local_signature || u16(local + 8) != entry.method ||
       u16(local + 6) != entry.flags ||
-      text_of(archive_.subspan(entry.header_offset + zip::local_size, local_name_size)) != name) {
+      as_text(archive_.subspan(entry.header_offset + zip::local_size, local_name_size)) != name) {
     fail("its record " + name + " is not what the directory says");
   }
   const uint64_t begin = entry.header_offset + header_size;

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerant/format/byte_sink.h"
+#include "accelerant/core/detail/byte_sink.h"
 
 namespace accelerant::format {
 

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "accelerant/launch/start_error.h"
+#include "launch/start_error.h"
 
 namespace accelerant::launch {
 namespace {
@@ -80,7 +80,7 @@ int read_failure(const Fd& failure) {
   return size == sizeof error ? error : 0;
 }
 
-[[noreturn]] void refuse(const std::string& name, int error) {
+[[noreturn]] void refuse_program(const std::string& name, int error) {
   if (error == ENOENT) {
     throw StartError(ErrorDetails{.problem = "there is no program " + name,
                                   .hint = name.find('/') == std::string::npos
@@ -115,7 +115,7 @@ std::string find_program(const std::string& name) {
   if (name.empty()) throw StartError(ErrorDetails{.problem = "the program has no name"}, 127);
   if (name.find('/') != std::string::npos) {
     const int error = obstacle(name);
-    if (error != 0) refuse(name, error);
+    if (error != 0) refuse_program(name, error);
     return name;
   }
   const char* variable = std::getenv("PATH");
@@ -131,7 +131,7 @@ std::string find_program(const std::string& name) {
     if (colon == std::string_view::npos) break;
     rest.remove_prefix(colon + 1);
   }
-  refuse(name, best_reason);
+  refuse_program(name, best_reason);
 }
 
 ChildProcess start_child(const ChildCommand& command) {
@@ -158,7 +158,7 @@ ChildProcess start_child(const ChildCommand& command) {
   failure.write.reset();
   if (const int error = read_failure(failure.read)) {
     ::waitpid(pid, nullptr, 0);
-    refuse(command.path, error);
+    refuse_program(command.path, error);
   }
   ::fcntl(out.read.get(), F_SETFL, O_NONBLOCK);
   ::fcntl(err.read.get(), F_SETFL, O_NONBLOCK);

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerant/launch/rank_result.h"
+#include "accelerant/launch/debug_launcher.h"
 #include "launch/signal_watch.h"
 
 namespace accelerant::launch {

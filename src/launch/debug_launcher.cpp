@@ -12,7 +12,6 @@
 #include <mutex>
 
 #include "accelerant/core/error.h"
-#include "accelerant/core/error_report.h"
 #include "core/preempted_handler.h"
 #include "launch/folders.h"
 

@@ -13,7 +13,7 @@
 namespace accelerant::launch {
 namespace {
 
-[[noreturn]] void refuse(const std::string& path, int error) {
+[[noreturn]] void refuse_folder(const std::string& path, int error) {
   throw_system_error("The folder " + path + " cannot be written to", error);
 }
 
@@ -21,12 +21,12 @@ namespace {
 
 void make_writable_folders(const std::string& path) {
   make_folders(path);
-  if (::access(path.c_str(), W_OK | X_OK) != 0) refuse(path, errno);
+  if (::access(path.c_str(), W_OK | X_OK) != 0) refuse_folder(path, errno);
 }
 
 bool make_new_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0777) == 0) return true;
-  if (errno != EEXIST) refuse(path, errno);
+  if (errno != EEXIST) refuse_folder(path, errno);
   return false;
 }
 
@@ -34,7 +34,7 @@ std::string make_temporary_folder() {
   const char* root = std::getenv("TMPDIR");
   std::string path = std::string(root == nullptr || *root == '\0' ? "/tmp" : root);
   path += "/accelerant_XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) refuse(path, errno);
+  if (::mkdtemp(path.data()) == nullptr) refuse_folder(path, errno);
   return path;
 }
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "accelerant/launch/launcher.h"
+#include "launch/launcher.h"
 #include "launch/master_port.h"
 #include "launch/rank_group.h"
 #include "launch/rank_variables.h"

@@ -1,4 +1,4 @@
-#include "accelerant/launch/launcher.h"
+#include "launch/launcher.h"
 
 #include <signal.h>
 #include <sys/prctl.h>

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerant/launch/rank_result.h"
+#include "accelerant/launch/debug_launcher.h"
 #include "core/fd.h"
 #include "launch/child_process.h"
 #include "launch/guardian.h"

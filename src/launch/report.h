@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerant/launch/rank_result.h"
+#include "accelerant/launch/debug_launcher.h"
 
 namespace accelerant::launch {
 

@@ -1,4 +1,4 @@
-#include "accelerant/launch/run_ranks.h"
+#include "accelerant/launch/debug_launcher.h"
 
 #include <utility>
 
@@ -87,10 +87,6 @@ std::string report_of(const RunRanksResult& result, const RunRanksOptions& optio
   return text;
 }
 
-std::chrono::milliseconds to_milliseconds(std::chrono::duration<double> time) {
-  return std::chrono::ceil<std::chrono::milliseconds>(time);
-}
-
 }  // namespace
 
 RunRanksResult run_ranks(const RunRanksOptions& options) {
@@ -102,8 +98,9 @@ RunRanksResult run_ranks(const RunRanksOptions& options) {
   }
   const TemporaryFolder folder;
   Capture capture(options);
-  RankGroupOptions group = {.grace = to_milliseconds(options.grace)};
-  if (options.timeout) group.timeout = to_milliseconds(*options.timeout);
+  using std::chrono::milliseconds;
+  RankGroupOptions group = {.grace = std::chrono::ceil<milliseconds>(options.grace)};
+  if (options.timeout) group.timeout = std::chrono::ceil<milliseconds>(*options.timeout);
   RankGroupResult run = run_rank_group(plan(options, folder.path()), capture, group);
   RunRanksResult result = {.ranks = std::move(run.ranks), .timed_out = run.timed_out};
   capture.move_to(result.ranks);

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "accelerant/launch/rank_result.h"
+#include "accelerant/launch/debug_launcher.h"
 
 namespace accelerant::launch {
 

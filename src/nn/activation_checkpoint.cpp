@@ -14,7 +14,7 @@
 #include "nn/saved_tensor_hooks.h"
 
 namespace accelerant::nn {
-namespace {
+namespace detail {
 
 using torch::autograd::SavedVariable;
 using torch::autograd::SavedVariableHooks;
@@ -72,10 +72,6 @@ struct Slot {
           "the function must do the same for the same inputs, whatever happens in between; random "
           "decisions must be drawn from torch's generators"});
 }
-
-}  // namespace
-
-namespace detail {
 
 // One call of checkpoint(), kept by what autograd saved in it.
 class CheckpointFrame final : public SavedTensorHookSource,
@@ -275,6 +271,6 @@ void check_segments(int64_t segments, std::size_t modules) {
 
 }  // namespace detail
 
-bool is_recomputing() { return recomputing > 0; }
+bool is_recomputing() { return detail::recomputing > 0; }
 
 }  // namespace accelerant::nn

@@ -148,7 +148,7 @@ bool has_type_of_kernels(const at::Tensor& logits) {
 bool can_fuse_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                             const CrossEntropyRules& rules) {
   constexpr int64_t kMost = 1 << 30;  // of what the kernels count in int32
-  return logits.is_cuda() && detail::has_kernels(logits.device()) &&
+  return logits.is_cuda() && accelerant::detail::has_kernels(logits.device()) &&
          logits.layout() == at::kStrided && has_type_of_kernels(logits) && logits.dim() == 2 &&
          logits.numel() > 0 && logits.size(0) <= kMost && logits.size(1) <= kMost &&
          targets.device() == logits.device() && targets.layout() == at::kStrided &&

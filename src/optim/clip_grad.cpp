@@ -15,7 +15,7 @@
 #include <cmath>
 #include <vector>
 
-#include "accelerant/amp/unscale.h"
+#include "amp/unscale.h"
 #include "accelerant/core/error.h"
 #include "amp/unscale.h"
 

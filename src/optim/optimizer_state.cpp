@@ -69,7 +69,7 @@ NamedState optimizer_state_dict(torch::optim::Optimizer& optimizer, const Parame
       entries[name] = save_entry(fields, name, saved.tensors);
     }
   }
-  saved.values = {
+  saved.values = json{
       {"kind", kind.name()}, {"param_groups", std::move(groups)}, {"state", std::move(entries)}};
   return saved;
 }

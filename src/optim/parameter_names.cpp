@@ -1,4 +1,4 @@
-#include "accelerant/optim/parameter_names.h"
+#include "accelerant/optim/optimizer_state.h"
 
 #include <c10/util/StringUtil.h>
 

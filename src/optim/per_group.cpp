@@ -1,4 +1,4 @@
-#include "accelerant/optim/per_group.h"
+#include "accelerant/optim/lr_schedule.h"
 
 #include <c10/util/StringUtil.h>
 

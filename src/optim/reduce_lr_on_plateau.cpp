@@ -1,4 +1,4 @@
-#include "accelerant/optim/reduce_lr_on_plateau.h"
+#include "accelerant/optim/lr_scheduler.h"
 
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>

@@ -72,7 +72,7 @@ GroupNames names_in_groups(const torch::optim::Optimizer& optimizer, const Param
 }
 
 SavedOptimizer saved_optimizer(const NamedState& state) {
-  const json& values = state.values;
+  const json& values = *state.values;
   for (const char* key : {"kind", "param_groups", "state"}) {
     if (!values.is_object() || !values.contains(key)) refuse_form(c10::str("a key '", key, "'"));
   }

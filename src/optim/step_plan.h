@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/amp/scaled_step.h"
+#include "accelerant/amp/detail/scaled_step.h"
 #include "accelerant/optim/fused_step.h"
 #include "kernels/fused_step.h"
 #include "optim/device_table.h"

@@ -1,7 +1,7 @@
 // The tensors of a module by name.
 #pragma once
 
-#include "accelerant/tensor/state_dict.h"
+#include "accelerant/tensor/named_state.h"
 
 namespace torch::nn {
 class Module;

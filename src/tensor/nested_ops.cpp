@@ -1,4 +1,4 @@
-#include "accelerant/tensor/nested_ops.h"
+#include "accelerant/tensor/nested.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>

@@ -1,4 +1,4 @@
-#include "accelerant/tensor/random_state.h"
+#include "tensor/random_state.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "accelerant/tensor/state_dict.h"
+#include "accelerant/tensor/named_state.h"
 
 namespace accelerant {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/format/atomic_file.h"
+#include "core/atomic_file.h"
 #include "track/timeline_state.h"
 
 namespace accelerant {

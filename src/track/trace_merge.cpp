@@ -11,7 +11,7 @@
 #include <span>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/atomic_file.h"
+#include "core/atomic_file.h"
 #include "core/files.h"
 #include "track/trace_writer.h"
 
@@ -21,7 +21,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kFirstOtherPid = 1'000'000;  // behind those of ranks
-constexpr std::size_t kPiece = 1 << 20;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why) {
   throw Error(ErrorDetails{.problem = "A trace cannot be read",

@@ -12,8 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kPiece = 1 << 20;
-
 void append_number(std::string& text, int64_t number) {
   char digits[24];
   const auto end = std::to_chars(digits, digits + sizeof digits, number).ptr;

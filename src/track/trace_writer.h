@@ -5,6 +5,7 @@
 // profiler: so traces of several processes can be put together. What is our own is under "accelerant".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -15,6 +16,9 @@
 #include "accelerant/track/timeline.h"
 
 namespace accelerant::track {
+
+// Traces are written in pieces of about this size, in bytes.
+inline constexpr std::size_t kPiece = 1 << 20;
 
 struct TraceEvent {
   enum class Kind : uint8_t { span, instant, counter };

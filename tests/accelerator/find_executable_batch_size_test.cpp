@@ -1,7 +1,7 @@
 // The sizes that are tried are compared with Accelerate's by utilities_test.py.
-#include "accelerant/accelerator/find_executable_batch_size.h"
+#include "accelerant/accelerator/utilities.h"
 
-#include <accelerant/accelerator/clear_device_cache.h>
+#include <accelerant/accelerator/utilities.h>
 #include <accelerant/core/log.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
 // The numbers themselves are compared with Python's by utilities_test.py.
-#include "accelerant/accelerator/set_seed.h"
+#include "accelerant/accelerator/utilities.h"
 
 #include "support/expect_error.h"
 #include "support/on_device.h"

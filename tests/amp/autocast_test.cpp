@@ -1,8 +1,8 @@
 #include "accelerant/amp/autocast.h"
 
 #include <ATen/autocast_mode.h>
-#include <accelerant/amp/custom_function.h>
-#include <accelerant/tensor/cast.h>
+#include <accelerant/amp/autocast.h>
+#include <accelerant/tensor/detail/nesting.h>
 
 #include <thread>
 

@@ -1,6 +1,6 @@
 // Rows 87 to 95 of the GradScaler checklist: lifetimes, threads, streams, sizes.
 #include <accelerant/amp/grad_scaler.h>
-#include <accelerant/amp/unscale.h>
+#include <amp/unscale.h>
 #include <accelerant/optim/clip_grad.h>
 
 #include <thread>

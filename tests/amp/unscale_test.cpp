@@ -1,6 +1,6 @@
 // Rows 28 to 47 of the GradScaler checklist: unscaling and the check for inf and nan.
 #include <accelerant/amp/grad_scaler.h>
-#include <accelerant/amp/unscale.h>
+#include <amp/unscale.h>
 
 #include "amp/gradient_checks.h"
 #include "amp/unscale.h"

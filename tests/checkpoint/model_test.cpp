@@ -1,6 +1,5 @@
 #include <accelerant/accelerant.h>
-#include <accelerant/checkpoint/load_model.h>
-#include <accelerant/checkpoint/save_model.h>
+#include <accelerant/checkpoint/models.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <torch/torch.h>

@@ -1,6 +1,5 @@
 #include <accelerant/amp/grad_scaler.h>
-#include <accelerant/checkpoint/load_model.h>
-#include <accelerant/checkpoint/save_tensors.h>
+#include <accelerant/checkpoint/models.h>
 #include <accelerant/checkpoint/training_files.h>
 #include <accelerant/optim/optimizer_state.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "accelerant/core/error_report.h"
+#include "accelerant/core/error.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

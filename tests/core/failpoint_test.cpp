@@ -1,4 +1,4 @@
-#include "accelerant/core/failpoint.h"
+#include "core/failpoint.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

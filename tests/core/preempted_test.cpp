@@ -1,5 +1,4 @@
 #include <accelerant/core/error.h>
-#include <accelerant/core/preempted.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>

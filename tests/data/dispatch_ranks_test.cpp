@@ -1,5 +1,5 @@
 // Batches that really go from one process to others.
-#include <accelerant/data/batch_channel.h>
+#include <accelerant/data/detail/batch_channel.h>
 #include <accelerant/data/loader.h>
 #include <accelerant/dist/world.h>
 #include <gtest/gtest.h>

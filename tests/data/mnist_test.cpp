@@ -1,5 +1,5 @@
 #include <accelerant/data/mnist.h>
-#include <accelerant/tensor/nested.h>
+#include <accelerant/tensor/detail/nesting.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
 // The threads of the loader, without torch, so that ThreadSanitizer sees all of it.
-#include <accelerant/data/ordered_pipeline.h>
+#include <accelerant/data/detail/ordered_pipeline.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
 // Batches as bytes and back.
-#include <accelerant/data/packing.h>
+#include <accelerant/data/detail/packing.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,6 +1,6 @@
 // Gradients that travel compressed, through the Reducer, on several ranks.
 #include <ATen/autocast_mode.h>
-#include <accelerant/dist/comm_hook.h>
+#include <accelerant/dist/data_parallel_options.h>
 #include <accelerant/dist/data_parallel.h>
 #include <accelerant/dist/world.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "dist/parallel_net.h"
-#include "dist/progress.h"
+#include "watch/progress.h"
 #include "support/count_exchanges.h"
 #include "support/ranks.h"
 

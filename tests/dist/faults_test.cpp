@@ -4,7 +4,7 @@
 // GoogleTest catches nothing: an Error ends them as it ends a program that does not catch it.
 
 #include <accelerant/accelerator/accelerator.h>
-#include <accelerant/core/failpoint.h>
+#include <core/failpoint.h>
 #include <accelerant/core/log.h>
 #include <accelerant/dist/collectives.h>
 #include <accelerant/dist/process_control.h>

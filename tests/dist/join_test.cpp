@@ -3,8 +3,6 @@
 
 #include <accelerant/dist/collectives.h>
 #include <accelerant/dist/local_sgd.h>
-#include <accelerant/dist/metrics.h>
-#include <accelerant/dist/objects.h>
 #include <accelerant/dist/process_control.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,6 +1,5 @@
 #include <accelerant/data/loader.h>
-#include <accelerant/dist/metrics.h>
-#include <accelerant/dist/objects.h>
+#include <accelerant/dist/collectives.h>
 #include <torch/torch.h>
 
 #include <nlohmann/json.hpp>

@@ -3,8 +3,8 @@
 #include "dist/preemption.h"
 
 #include <accelerant/core/log.h>
-#include <accelerant/core/preempted.h>
-#include <accelerant/dist/objects.h>
+#include <accelerant/core/error.h>
+#include <accelerant/dist/collectives.h>
 #include <accelerant/dist/process_control.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,6 +1,5 @@
-#include <accelerant/dist/log.h>
-#include <accelerant/dist/objects.h>
 #include <accelerant/dist/process_control.h>
+#include <accelerant/dist/collectives.h>
 #include <torch/torch.h>
 
 #include <chrono>

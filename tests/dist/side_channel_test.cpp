@@ -1,6 +1,6 @@
 #include "dist/side_channel.h"
 
-#include <accelerant/core/failpoint.h>
+#include <core/failpoint.h>
 #include <accelerant/dist/collectives.h>
 #include <accelerant/dist/process_control.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // Dividing values between processes.
-#include <accelerant/dist/split.h>
+#include <accelerant/dist/process_control.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

@@ -1,7 +1,7 @@
 // Archives and pickles for tests.
 #pragma once
 
-#include <accelerant/format/torch_archive.h>
+#include <format/torch_archive.h>
 
 #include <map>
 #include <string>

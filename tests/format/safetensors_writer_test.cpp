@@ -1,6 +1,6 @@
 // The writer. That its files equal the reference's is tested by safetensors_fuzz_test.py as well.
 #include "accelerant/format/safetensors_writer.h"
-#include "accelerant/format/atomic_file.h"
+#include "core/atomic_file.h"
 
 #include <gtest/gtest.h>
 

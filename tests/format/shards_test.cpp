@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "accelerant/format/shard_index.h"
-#include "accelerant/format/shard_split.h"
+#include "format/shard_index.h"
+#include "format/shard_split.h"
 #include "support/expect_error.h"
 #include "support/temp_folder.h"
 

@@ -1,5 +1,5 @@
 // Damaged files, and files that were made to do harm.
-#include <accelerant/format/torch_archive.h>
+#include <format/torch_archive.h>
 #include <gtest/gtest.h>
 
 #include "format/archive_helpers.h"

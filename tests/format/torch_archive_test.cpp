@@ -1,4 +1,4 @@
-#include <accelerant/format/torch_archive.h>
+#include <format/torch_archive.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

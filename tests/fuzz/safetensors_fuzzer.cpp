@@ -3,7 +3,7 @@
 #include <accelerant/core/error.h>
 #include <accelerant/format/safetensors_file.h>
 #include <accelerant/format/safetensors_writer.h>
-#include <accelerant/format/shard_index.h>
+#include <format/shard_index.h>
 
 #include <cstddef>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // all else is taken for the pickle inside of one, as checksums and offsets would keep a fuzzer from ever
 // getting that far. What could be read is written, read and written again: the same bytes must come out.
 #include <accelerant/core/error.h>
-#include <accelerant/format/torch_archive.h>
+#include <format/torch_archive.h>
 
 #include <cstdlib>
 #include <string>

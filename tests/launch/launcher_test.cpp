@@ -1,4 +1,4 @@
-#include "accelerant/launch/launcher.h"
+#include "launch/launcher.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <chrono>
 
-#include "accelerant/launch/start_error.h"
+#include "launch/start_error.h"
 #include "support/expect_error.h"
 #include "support/temp_folder.h"
 

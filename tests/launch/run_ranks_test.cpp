@@ -1,4 +1,4 @@
-#include "accelerant/launch/run_ranks.h"
+#include "accelerant/launch/debug_launcher.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "accelerant/launch/start_error.h"
+#include "launch/start_error.h"
 #include "support/expect_error.h"
 #include "support/temp_folder.h"
 

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "accelerant/optim/python_optimizer_state.h"
+#include "optim/python_optimizer_state.h"
 #include "optim/optimizer_nets.h"
 #include "support/expect_error.h"
 #include "support/fused_adam.h"

@@ -1,5 +1,5 @@
 // The structure itself; that Python takes and gives it is tested by optimizer_state_test.py.
-#include "accelerant/optim/python_optimizer_state.h"
+#include "optim/python_optimizer_state.h"
 
 #include "optim/optimizer_nets.h"
 #include "support/expect_error.h"

@@ -1,5 +1,5 @@
 // The rule itself is compared with torch's by schedule_fuzz_test.py.
-#include "accelerant/optim/reduce_lr_on_plateau.h"
+#include "accelerant/optim/lr_scheduler.h"
 
 #include <torch/torch.h>
 

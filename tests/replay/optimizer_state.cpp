@@ -11,7 +11,7 @@
 // factor * (p - 1)^2 + sin(p). The result has the parameters and the state.
 #include <accelerant/checkpoint/training_files.h>
 #include <accelerant/optim/optimizer_state.h>
-#include <accelerant/optim/python_optimizer_state.h>
+#include <optim/python_optimizer_state.h>
 
 #include "refusal.h"
 #include "topics.h"

@@ -5,7 +5,7 @@
 //    "local_sgd": 3 or null}
 // and the result for each the parameters at the end, and the gradients of the last step. First weights and
 // data are random numbers that Python draws in the same way from the same seed.
-#include <accelerant/dist/comm_hook.h>
+#include <accelerant/dist/data_parallel_options.h>
 #include <accelerant/dist/data_parallel.h>
 #include <accelerant/dist/local_sgd.h>
 #include <accelerant/dist/world.h>

@@ -5,7 +5,6 @@
 // is described, the rates at the step it was saved at and in `steps` more.
 #include <accelerant/amp/grad_scaler.h>
 #include <accelerant/optim/lr_scheduler.h>
-#include <accelerant/optim/reduce_lr_on_plateau.h>
 
 #include <cmath>
 

@@ -17,8 +17,8 @@
 #define XXH_INLINE_ALL
 #include <accelerant/format/safetensors_file.h>
 #include <accelerant/format/safetensors_writer.h>
-#include <accelerant/format/shard_index.h>
-#include <accelerant/format/shard_split.h>
+#include <format/shard_index.h>
+#include <format/shard_split.h>
 #include <xxhash.h>
 
 #include <algorithm>

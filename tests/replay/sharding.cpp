@@ -7,9 +7,9 @@
 //         process reads, with "dispatch" from one that rank 0 reads for all; "sized": it knows its
 //         length. These two take neither batches nor shuffle.
 // Output: {"ranks": [{"batches": [[indices] ...], "length": 2, "remainder": 5} ...]}.
-#include <accelerant/data/epoch_plan.h>
-#include <accelerant/data/sampler.h>
-#include <accelerant/data/sharding.h>
+#include <accelerant/order/detail/epoch_plan.h>
+#include <accelerant/order/sampler.h>
+#include <accelerant/order/detail/sharding.h>
 
 #include <vector>
 

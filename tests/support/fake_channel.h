@@ -1,7 +1,7 @@
 // Several processes simulated by threads: a channel through which their loaders exchange batches.
 #pragma once
 
-#include <accelerant/data/batch_channel.h>
+#include <accelerant/data/detail/batch_channel.h>
 
 #include <condition_variable>
 #include <cstdint>

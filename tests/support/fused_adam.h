@@ -1,7 +1,7 @@
 // An AMP-aware optimizer over ATen's fused Adam, as a test double for the interface.
 #pragma once
 
-#include <accelerant/amp/amp_optimizer.h>
+#include <accelerant/amp/grad_scaler.h>
 #include <torch/torch.h>
 
 #include <map>

@@ -11,7 +11,7 @@
 // skips. Ranks have 60 seconds, times ACCELERANT_TEST_TIMEOUT_SCALE where that is set.
 #pragma once
 
-#include <accelerant/launch/run_ranks.h>
+#include <accelerant/launch/debug_launcher.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // Values are compared with accelerate.utils by tests/accelerator/utilities_test.py.
-#include "accelerant/tensor/nested_ops.h"
+#include "accelerant/tensor/nested.h"
 
 #include <torch/torch.h>
 

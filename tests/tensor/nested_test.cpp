@@ -1,7 +1,7 @@
 #include "accelerant/tensor/nested.h"
 
-#include <accelerant/tensor/cast.h>
-#include <accelerant/tensor/nested_describe.h>
+#include <accelerant/tensor/detail/nesting.h>
+#include <accelerant/tensor/detail/nested_describe.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 

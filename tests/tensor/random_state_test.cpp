@@ -1,4 +1,4 @@
-#include "accelerant/tensor/random_state.h"
+#include "tensor/random_state.h"
 
 #include "support/expect_error.h"
 #include "support/on_device.h"

@@ -41,32 +41,26 @@
 #include <variant>
 #include <vector>
 
-#include "accelerant/accelerator/accelerator_options.h"
-#include "accelerant/accelerator/accumulate_scope.h"
-#include "accelerant/accelerator/autocast_scope.h"
-#include "accelerant/accelerator/backward_options.h"
 #include "accelerant/accelerator/capture.h"
 #include "accelerant/accelerator/checkpointing.h"
-#include "accelerant/accelerator/epochs.h"
-#include "accelerant/accelerator/jit_model.h"
+#include "accelerant/accelerator/detail/prepare_traits.h"
+#include "accelerant/accelerator/loop.h"
 #include "accelerant/accelerator/model.h"
 #include "accelerant/accelerator/optimizer.h"
-#include "accelerant/accelerator/prepare_traits.h"
+#include "accelerant/accelerator/options.h"
 #include "accelerant/accelerator/profile.h"
 #include "accelerant/accelerator/scheduler.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
-#include "accelerant/checkpoint/save_model.h"
-#include "accelerant/checkpoint/save_tensors.h"
+#include "accelerant/checkpoint/models.h"
 #include "accelerant/data/loader.h"
-#include "accelerant/dist/environment.h"
-#include "accelerant/dist/join_options.h"
+#include "accelerant/dist/collectives.h"
+#include "accelerant/dist/data_parallel_options.h"
 #include "accelerant/dist/local_sgd.h"
-#include "accelerant/dist/metrics.h"
 #include "accelerant/dist/process_control.h"
-#include "accelerant/dist/split.h"
 #include "accelerant/dist/world.h"
 #include "accelerant/optim/clip_grad.h"
+#include "accelerant/watch/environment.h"
 
 namespace accelerant {
 
@@ -482,4 +476,4 @@ class Accelerator {
 
 }  // namespace accelerant
 
-#include "accelerant/accelerator/prepare.inl"
+#include "accelerant/accelerator/detail/prepare.h"

@@ -41,7 +41,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/tensor/nested.h"
+#include "accelerant/tensor/detail/nesting.h"
 
 namespace accelerant {
 

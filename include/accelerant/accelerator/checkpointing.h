@@ -5,13 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "accelerant/tensor/named_state.h"
-#include "accelerant/tensor/state_dict.h"
 
 namespace accelerant {
 
@@ -76,7 +75,7 @@ const Form& from_named_state(const NamedState& state) {
   } else if constexpr (std::same_as<Form, StateDict>) {
     return state.tensors;
   } else {
-    return state.values;
+    return *state.values;
   }
 }
 

@@ -21,7 +21,7 @@
 #include <memory>
 #include <string>
 
-#include "accelerant/accelerator/profile_options.h"
+#include "accelerant/accelerator/options.h"
 #include "accelerant/track/timeline.h"
 
 namespace accelerant {

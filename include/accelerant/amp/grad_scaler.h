@@ -33,15 +33,32 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/amp/overflow_report.h"
 #include "accelerant/amp/step_result.h"
-#include "accelerant/tensor/nested.h"
+#include "accelerant/tensor/detail/nesting.h"
 
 namespace torch::optim {
 class Optimizer;
 }
 
 namespace accelerant {
+
+// Where an overflow came from.
+
+struct OverflowedParameter {
+  std::string name;  // as given to GradScaler::name_parameters, else "group 0 parameter 3"
+  std::vector<int64_t> shape;  // empty if the parameter is gone
+  int64_t inf_count = 0;       // elements of its gradient that were infinite after unscaling
+  int64_t nan_count = 0;       // and those that were not a number
+};
+
+struct OverflowReport {
+  // In the order in which the optimizers were unscaled and hold their parameters; empty when every
+  // gradient was finite.
+  std::vector<OverflowedParameter> parameters;
+
+  // One line per parameter, for a log.
+  std::string to_string() const;
+};
 
 class ScaledStep;
 struct GradientScale;
@@ -204,6 +221,45 @@ class GradScaler {
   void name_parameter(const at::Tensor& parameter, const std::string& name);
 
   std::unique_ptr<Impl> impl_;
+};
+
+// The interface of optimizers that unscale and skip by themselves, on the device.
+//
+// GradScaler::step must know whether to call a plain torch::optim::Optimizer, so it waits for the
+// overflow flag. An optimizer that also derives from AmpOptimizer is handed the flag and the scale
+// as tensors instead and is always called: no host wait.
+//
+//   class AmpSgd : public torch::optim::SGD, public accelerant::AmpOptimizer {
+//    public:
+//     using SGD::SGD;
+//     using SGD::step;  // the plain step stays visible beside the one below
+//     torch::Tensor step(const accelerant::AmpStepControls& controls) override { ... }
+//   };
+//
+// docs/mixed_precision.md has a whole one.
+
+// What an AMP-aware step works with. All tensors are zero-dimensional float32 on the device of the
+// scale.
+struct AmpStepControls {
+  // The gradients must be divided by this. Undefined: they are as they should be.
+  at::Tensor grad_scale;
+
+  // 1: change neither parameters nor state nor step count. 0: step. No other value occurs.
+  at::Tensor found_inf;
+};
+
+class AmpOptimizer {
+ public:
+  virtual ~AmpOptimizer() = default;
+
+  // Steps as the controls say and returns the loss, if the optimizer has one. Must not wait for the
+  // device.
+  virtual at::Tensor step(const AmpStepControls& controls) = 0;
+
+  // A factor the program itself has put on the gradients, beside the scaler's: zero-dimensional
+  // float32, or undefined for none. GradScaler::step folds it into the controls and clears it; an
+  // override of step does not look at it. (PyTorch's fused optimizers call it grad_scale.)
+  at::Tensor extra_grad_scale;
 };
 
 }  // namespace accelerant

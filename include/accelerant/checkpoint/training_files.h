@@ -18,7 +18,7 @@
 
 #include <string>
 
-#include "accelerant/optim/parameter_names.h"
+#include "accelerant/optim/optimizer_state.h"
 
 namespace torch::optim {
 class Optimizer;

@@ -6,6 +6,9 @@
 // says what to do.
 #pragma once
 
+#include <cstdint>
+#include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -28,6 +31,68 @@ class Error : public std::runtime_error {
 
   // The message becomes "problem: expected X, got Y; hint".
   explicit Error(const ErrorDetails& details);
+};
+
+// What a failing rank tells its launcher: one small JSON file.
+//
+//   write_error_report(getenv("TORCHELASTIC_ERROR_FILE"), {.message = error.what(), .rank = 3});
+//
+// The launcher names the file in TORCHELASTIC_ERROR_FILE. The form is torchelastic's, so `torchrun`
+// shows the reports of C++ ranks, and `accelerant launch` those of Python ranks that use
+// torch.distributed.elastic's `record`. Among the ranks of a run the earliest report is the cause
+// of the others.
+
+struct ErrorReport {
+  std::string message = {};          // what the error says
+  int64_t rank = -1;                 // of the process; -1: not known
+  std::optional<int64_t> step = {};  // the optimizer step it happened in, where one is known
+  double time = 0;                   // seconds since 1970; 0 when writing: now
+  bool is_consequence = false;       // of the end of another process, which is then to blame
+};
+
+// Writes the file whole or not at all. Only the first report that a process writes to a path
+// counts: later ones are mostly its consequences. Returns whether the file holds this report. Never
+// throws, so it may be called by a std::terminate handler; it allocates, so not by a signal
+// handler. Thread-safe.
+bool write_error_report(const std::string& path, const ErrorReport& report) noexcept;
+
+// None if the file does not exist or is no report. `time` is to the second in Python's reports.
+std::optional<ErrorReport> read_error_report(const std::string& path);
+
+// How a training ends that was asked to: by SIGTERM or SIGUSR1, say when a cluster takes its machine back.
+//
+//   try {
+//     train(accelerator);
+//   } catch (const accelerant::Preempted& preempted) {
+//     std::cout << "state saved in " << preempted.checkpoint() << "\n";
+//     return accelerant::kPreemptedExitCode;
+//   }
+//
+// It is thrown when the state is saved, and need not be caught: then the process ends at once, with one line on
+// standard error and exit code 75, without an error report and without a core dump. Destructors do not run in
+// that case, as with every exception that nobody catches; a program that has files of its own to close
+// catches it. It is no accelerant::Error, so that handlers of errors do not swallow it; a handler of
+// std::exception does, and should end the process with kPreemptedExitCode.
+
+// Of a process that has saved its state because it was asked to stop: EX_TEMPFAIL, "try again later".
+// `accelerant launch` does not restart ranks that end with it, and ends with it too.
+inline constexpr int kPreemptedExitCode = 75;
+
+class Preempted : public std::exception {
+ public:
+  // The signal that was received, by this process or by another of the run, and where the state is.
+  Preempted(int signal, std::string checkpoint);
+
+  int signal() const { return signal_; }
+  const std::string& checkpoint() const { return checkpoint_; }
+
+  // "SIGTERM received: state saved in runs/checkpoint_3".
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  int signal_;
+  std::string checkpoint_;
+  std::string text_;
 };
 
 }  // namespace accelerant

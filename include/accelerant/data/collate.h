@@ -29,8 +29,8 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/data/torch_data.h"
-#include "accelerant/tensor/nested.h"
+#include "accelerant/data/detail/torch_data.h"
+#include "accelerant/tensor/detail/nesting.h"
 
 namespace accelerant::data {
 

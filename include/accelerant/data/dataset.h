@@ -51,7 +51,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/data/random.h"
+#include "accelerant/order/sampler.h"
 
 namespace accelerant::data {
 

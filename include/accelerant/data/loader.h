@@ -23,13 +23,13 @@
 #include <utility>
 
 #include "accelerant/data/dataset.h"
+#include "accelerant/data/detail/loader_state.h"
+#include "accelerant/data/detail/loop.h"
+#include "accelerant/data/detail/placement.h"
+#include "accelerant/data/detail/source.h"
+#include "accelerant/data/detail/stream_source.h"
+#include "accelerant/data/detail/torch_data.h"
 #include "accelerant/data/loader_options.h"
-#include "accelerant/data/loader_state.h"
-#include "accelerant/data/loop.h"
-#include "accelerant/data/placement.h"
-#include "accelerant/data/source.h"
-#include "accelerant/data/stream_source.h"
-#include "accelerant/data/torch_data.h"
 
 namespace accelerant::data {
 

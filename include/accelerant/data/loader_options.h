@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "accelerant/data/sampler.h"
+#include "accelerant/order/sampler.h"
 
 namespace accelerant::data {
 

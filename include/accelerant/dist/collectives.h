@@ -18,13 +18,14 @@
 #include <c10/core/Scalar.h>
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "accelerant/dist/world.h"
-#include "accelerant/tensor/nested.h"
-#include "accelerant/tensor/nested_describe.h"
+#include "accelerant/tensor/detail/nested_describe.h"
+#include "accelerant/tensor/detail/nesting.h"
 
 namespace accelerant::dist {
 
@@ -126,5 +127,78 @@ void all_reduce_control_(const World& world, const at::Tensor& tensor,
 
 // Whether it is true on any of the processes. `name`, a literal, is what messages call it.
 bool any(const World& world, bool here, const char* name = "any");
+
+// Exchanges of JSON values and of bytes between processes, of any size and different ones on each.
+//
+//   std::vector<nlohmann::json> all = dist::gather_object(world, {{"rank", world.rank()}, {"loss", 0.5}});
+//   nlohmann::json settings = world.rank() == 0 ? read() : nlohmann::json();
+//   dist::broadcast_object(world, settings);                     // now the same everywhere
+//
+// They go over the CPU and never wait for a GPU. Every process must call them in the same order.
+
+// The values of all processes in the order of their ranks, on every process. In one process a list of
+// the one value, where Accelerate gives the value itself.
+std::vector<nlohmann::json> gather_object(const World& world, const nlohmann::json& value);
+
+// Joins the lists of all processes, as Accelerate's gather_object does.
+std::vector<nlohmann::json> gather_object_list(const World& world,
+                                               const std::vector<nlohmann::json>& values);
+
+// The same for bytes, which a string may well hold.
+std::vector<std::string> gather_bytes(const World& world, const std::string& bytes);
+
+// Gives every process the value of one of them.
+void broadcast_object(const World& world, nlohmann::json& value, int64_t from_process = 0);
+
+// Gives every process the list of one of them; what the others had, and how long, does not matter.
+void broadcast_object_list(const World& world, std::vector<nlohmann::json>& values,
+                           int64_t from_process = 0);
+
+// The same for bytes.
+void broadcast_bytes(const World& world, std::string& bytes, int64_t from_process = 0);
+
+// Gathers what a metric needs, each sample of the data set once.
+//
+// The last round of batches is completed with samples that were there before, so that all processes have
+// as many. Gathered as they are, these would count twice. Here they are dropped:
+//
+//   const dist::BatchRows rows{.here = state.current_rows(),
+//                              .total = state.rows_to_keep(),
+//                              .everywhere = state.all_have_batch()};
+//   auto [predicted, wanted] = dist::gather_for_metrics(world, rows, std::tuple{predictions, labels});
+//
+// Accelerator::gather_for_metrics asks the running loader for the rows.
+
+// The batch that is being processed.
+struct BatchRows {
+  // Rows of this process's batch, those that only complete it included.
+  int64_t here = 0;
+  // Samples of the batches of all processes, those that only complete them not counted. 0: not known,
+  // then nothing is dropped.
+  int64_t total = 0;
+  // Every process has a batch. If not, some have ended their loop and would not take part: an Error.
+  // Default: true.
+  bool everywhere = true;
+};
+
+namespace detail {
+std::vector<at::Tensor> gather_for_metrics(const World& world, const BatchRows& rows,
+                                           const Bundle& data);
+}
+
+// As gather, and of tensors that have a row for each sample only the first rows.total are kept. They are
+// told by their first dimension: on every process it must be rows.here. All other tensors (losses, tables) are
+// gathered whole. Unlike in gather, the number of rows may differ between processes (even_batches off,
+// batches of different lengths); without shuffling the result is in the order of the data set.
+template <NestedTensors T>
+T gather_for_metrics(const World& world, const BatchRows& rows, const T& data) {
+  return detail::with_tensors(data,
+                              detail::gather_for_metrics(world, rows, detail::bundle_of(data)));
+}
+
+// The same for lists of JSON values, one for each row, on all processes. Lists of another length are
+// joined whole.
+std::vector<nlohmann::json> gather_objects_for_metrics(const World& world, const BatchRows& rows,
+                                                       const std::vector<nlohmann::json>& values);
 
 }  // namespace accelerant::dist

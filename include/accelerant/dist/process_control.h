@@ -6,12 +6,19 @@
 // Everything here goes over the CPU: no GPU is touched.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
 #include <exception>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "accelerant/core/log.h"
 #include "accelerant/dist/world.h"
 
 namespace accelerant::dist {
@@ -68,5 +75,74 @@ auto local_main_process_first(const World& world, F&& f) {
   return detail::take_turns(world, "local_main_process_first",
                             world.environment().is_local_main_process(), f);
 }
+
+// Dividing values between processes, as Accelerate's split_between_processes does: in order, the
+// first `length % num_processes` processes getting one more than the others. Without padding some
+// may get nothing.
+
+// Part of a sequence: positions begin to end - 1, then the sequence's last element `padding` times.
+struct Part {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t padding = 0;
+};
+
+// The part of process `rank` of `num_processes`. With padding all parts have the same length; an empty
+// sequence has nothing to pad with and gives empty parts.
+Part part_of(int64_t length, int64_t rank, int64_t num_processes, bool apply_padding);
+
+// Along the first dimension.
+at::Tensor split_between(const at::Tensor& values, int64_t rank, int64_t num_processes,
+                         bool apply_padding = false);
+
+template <class T>
+std::vector<T> split_between(const std::vector<T>& values, int64_t rank, int64_t num_processes,
+                             bool apply_padding = false) {
+  const Part part =
+      part_of(static_cast<int64_t>(values.size()), rank, num_processes, apply_padding);
+  std::vector<T> result(values.begin() + part.begin, values.begin() + part.end);
+  for (int64_t i = 0; i < part.padding; ++i) result.push_back(values.back());
+  return result;
+}
+
+namespace detail {
+
+inline int64_t length_of(const at::Tensor& values) { return values.size(0); }
+
+template <class T>
+int64_t length_of(const std::vector<T>& values) {
+  return static_cast<int64_t>(values.size());
+}
+
+// Throws Error: the values of a map have different lengths.
+[[noreturn]] void refuse_lengths(int64_t first, int64_t other);
+
+}  // namespace detail
+
+// All values of a map must have the same length.
+template <class Key, class T>
+std::map<Key, T> split_between(const std::map<Key, T>& values, int64_t rank, int64_t num_processes,
+                               bool apply_padding = false) {
+  std::map<Key, T> result;
+  for (const auto& [key, value] : values) {
+    const int64_t first = detail::length_of(values.begin()->second);
+    if (detail::length_of(value) != first) detail::refuse_lengths(first, detail::length_of(value));
+    result.emplace(key, split_between(value, rank, num_processes, apply_padding));
+  }
+  return result;
+}
+
+// Messages where several processes run: by one of them, or by all in the order of their ranks. What is
+// logged with log() itself comes from every process, whenever it likes.
+//
+//   dist::log_on_main_process(world, LogLevel::info, "training starts");
+//   dist::log_in_order(world, LogLevel::info, "my shard has " + std::to_string(rows) + " rows");
+
+// Only on the main process, as Accelerate's main_process_only=True; only on that of each machine.
+void log_on_main_process(const World& world, LogLevel level, std::string_view message);
+void log_on_local_main_process(const World& world, LogLevel level, std::string_view message);
+
+// One process after the other, as Accelerate's in_order=True. All must call it, whatever they log.
+void log_in_order(const World& world, LogLevel level, std::string_view message);
 
 }  // namespace accelerant::dist

@@ -16,8 +16,8 @@
 #include <memory>
 #include <vector>
 
-#include "accelerant/dist/environment.h"
-#include "accelerant/dist/process_group_options.h"
+#include "accelerant/watch/environment.h"
+#include "accelerant/watch/process_group_options.h"
 
 namespace accelerant {
 class Timeline;

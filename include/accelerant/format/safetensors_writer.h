@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "accelerant/format/byte_sink.h"
-#include "accelerant/format/tensor_info.h"
+#include "accelerant/core/detail/byte_sink.h"
+#include "accelerant/format/safetensors_file.h"
 
 namespace accelerant::format {
 

@@ -36,7 +36,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerant/amp/scaled_step.h"
+#include "accelerant/amp/detail/scaled_step.h"
 #include "accelerant/amp/step_result.h"
 
 namespace torch::optim {

@@ -1,19 +1,76 @@
 // What an object saves of itself: plain values as JSON, and tensors by name.
 //
-//   NamedState state_dict() const { return {.values = {{"step", step_}}, .tensors = {{"average", average_}}}; }
-//   void load_state_dict(const NamedState& state) { step_ = state.values.at("step"); ... }
+//   NamedState state_dict() const {
+//     return {.values = nlohmann::json{{"step", step_}}, .tensors = {{"average", average_}}};
+//   }
+//   void load_state_dict(const NamedState& state) { step_ = state.values->at("step"); ... }
 //
+// Include <nlohmann/json.hpp> to fill in values or to read them; it takes longer to compile than all of this library.
 // The tensors are the object's own, not copies: whoever saves them later copies them.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <ATen/core/Tensor.h>
+#include <torch/ordered_dict.h>
 
-#include "accelerant/tensor/state_dict.h"
+#include <concepts>
+#include <cstddef>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
 
 namespace accelerant {
 
+// Tensors by name, for example the parameters and buffers of a model.
+
+// In the order of registration.
+using StateDict = torch::OrderedDict<std::string, at::Tensor>;
+
+namespace detail {
+
+// A prepared model.
+template <class M>
+concept HasStateDict = requires(const M& model) {
+  { model.state_dict() } -> std::same_as<StateDict>;
+};
+
+// torch::nn::Linear and everything made by TORCH_MODULE.
+template <class M>
+concept HoldsModule = requires(const M& holder) {
+  typename M::ContainedType;
+  holder.ptr();
+};
+
+}  // namespace detail
+
+// A nlohmann::json, at first an empty object, that is used like a pointer. It is copied with its content.
+class StateValues {
+ public:
+  StateValues();
+  ~StateValues();
+  StateValues(const StateValues& other);
+  StateValues(
+      StateValues&& other) noexcept;  // the source may then only be destroyed or assigned to
+  StateValues& operator=(const StateValues& other);
+  StateValues& operator=(StateValues&& other) noexcept;
+
+  // Of a json alone, not of a braced list: that could mean an object as well as an array.
+  template <std::same_as<nlohmann::json> Json>
+  StateValues(Json json) : StateValues(nullptr, std::move(json)) {}
+
+  nlohmann::json& operator*() { return *json_; }
+  const nlohmann::json& operator*() const { return *json_; }
+  nlohmann::json* operator->() { return json_.get(); }
+  const nlohmann::json* operator->() const { return json_.get(); }
+
+ private:
+  StateValues(std::nullptr_t, nlohmann::json&& json);
+
+  std::unique_ptr<nlohmann::json> json_;
+};
+
 struct NamedState {
-  nlohmann::json values = nlohmann::json::object();
+  StateValues values = StateValues();
   StateDict tensors = StateDict();
 };
 

@@ -1,221 +1,130 @@
-// Nested data: tensors inside the containers and structs that models return.
+// Operations on batches: nested data (see nested.h) whose tensors have the rows of a batch as their first
+// dimension. Names and meaning are those of accelerate.utils.
 //
-//   visit_tensors(outputs, [](const at::Tensor& t) { ... });
-//   auto halves = map_tensors(outputs, [](const at::Tensor& t) { return t.to(at::kHalf); });
+//   auto batch = concatenate(std::vector{first, second});
+//   batch = slice_tensors(batch, 0, find_batch_size(batch) / 2);
+//   batch = send_to_device(batch, device, /*non_blocking=*/true);
 //
-// Understood at any depth: at::Tensor, std::vector, std::array, std::tuple, std::pair,
-// std::optional, std::map, std::unordered_map (their keys are kept, and visited in order), and structs
-// that name their fields:
+// Python's recursively_apply is map_tensors. All of them keep structure, keys and everything that is not
+// a tensor, give undefined tensors back as they are, and are recorded by autograd. What needs no change is
+// shared, not copied.
 //
-//   struct Output {
-//     at::Tensor logits;
-//     std::optional<at::Tensor> loss;
-//     static void visit_fields(auto& self, auto&& visit) { visit(self.logits); visit(self.loss); }
-//   };
+// Data that may hold tensors nobody sees, a class that names no fields, does not compile.
 //
-// A struct derived from such a one must name all fields again. For a struct that cannot be changed,
-// specialise accelerant::NestedFields with a static `visit` of the same form. Everything else (numbers,
-// strings, ...) is a leaf that stays as it is.
+// A tensor without dimensions (a loss, say) has no rows: slicing and padding leave it alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
-#include <algorithm>
-#include <array>
-#include <concepts>
-#include <map>
+#include <cstdint>
 #include <optional>
-#include <string_view>
-#include <tuple>
-#include <type_traits>
-#include <unordered_map>
-#include <utility>
 #include <vector>
+
+#include "accelerant/tensor/detail/nested_zip.h"
 
 namespace accelerant {
 
-// How the fields of a struct are visited; the primary template asks the struct itself.
+// Casts of nested data.
+
+// The same structure with every float16 and bfloat16 tensor as float32; all else is untouched, and
+// tensors that need no cast are shared, not copied. Autograd records the cast. This is what
+// Accelerate does to the outputs of a model that ran under autocast.
 template <class T>
-struct NestedFields {
-  static void visit(auto& self, auto&& visitor) requires requires {
-    T::visit_fields(self, visitor);
-  }
-  { T::visit_fields(self, visitor); }
+T to_float32(const T& outputs) {
+  static_assert(
+      UnderstoodNesting<T>,
+      "to_float32: this type may hold tensors that cannot be seen; give it a static "
+      "visit_fields or specialise accelerant::NestedFields (see accelerant/tensor/nested.h)");
+  return map_tensors(outputs, [](const at::Tensor& tensor) {
+    const bool is_16_bit = tensor.defined() && (tensor.scalar_type() == at::kHalf ||
+                                                tensor.scalar_type() == at::kBFloat16);
+    return is_16_bit ? tensor.to(at::kFloat) : tensor;
+  });
+}
+
+struct PadInputOptions {
+  // What the added rows are: zeros, as in Accelerate, or the first rows over again, as often as needed.
+  enum class Fill { zeros, first_rows };
+  Fill fill = Fill::zeros;
+
+  // The dimension of the rows. Tensors that do not have it are left alone. Negative: from the end.
+  int64_t dim = 0;
 };
 
 namespace detail {
 
-struct IgnoreField {
-  template <class Field>
-  void operator()(Field&) const {}
-};
-
-template <class T>
-concept HasFields = requires(T& self, IgnoreField ignore) {
-  NestedFields<T>::visit(self, ignore);
-};
-
-template <class T>
-struct Nesting {  // the leaf
-  static constexpr bool only_tensors = false;
-  // A class that is not a string may well hold tensors that nobody sees.
-  static constexpr bool understood =
-      !std::is_class_v<T> || std::is_convertible_v<T, std::string_view>;
-  static void visit(const T&, auto&) {}
-  static T map(const T& value, auto&) { return value; }
-};
-
-template <>
-struct Nesting<at::Tensor> {
-  static constexpr bool only_tensors = true;
-  static constexpr bool understood = true;
-  static void visit(const at::Tensor& tensor, auto& f) { f(tensor); }
-  static at::Tensor map(const at::Tensor& tensor, auto& f) { return f(tensor); }
-};
-
-template <class T, class Allocator>
-struct Nesting<std::vector<T, Allocator>> {
-  static constexpr bool only_tensors = Nesting<T>::only_tensors;
-  static constexpr bool understood = Nesting<T>::understood;
-  static void visit(const std::vector<T, Allocator>& values, auto& f) {
-    for (const T& value : values) Nesting<T>::visit(value, f);
-  }
-  static std::vector<T, Allocator> map(const std::vector<T, Allocator>& values, auto& f) {
-    std::vector<T, Allocator> result;
-    result.reserve(values.size());
-    for (const T& value : values) result.push_back(Nesting<T>::map(value, f));
-    return result;
-  }
-};
-
-template <class T, std::size_t n>
-struct Nesting<std::array<T, n>> {
-  static constexpr bool only_tensors = Nesting<T>::only_tensors;
-  static constexpr bool understood = Nesting<T>::understood;
-  static void visit(const std::array<T, n>& values, auto& f) {
-    for (const T& value : values) Nesting<T>::visit(value, f);
-  }
-  static std::array<T, n> map(std::array<T, n> values, auto& f) {
-    for (T& value : values) value = Nesting<T>::map(value, f);
-    return values;
-  }
-};
-
-template <class... Ts>
-struct Nesting<std::tuple<Ts...>> {
-  static constexpr bool only_tensors = (Nesting<Ts>::only_tensors && ...);
-  static constexpr bool understood = (Nesting<Ts>::understood && ...);
-  static void visit(const std::tuple<Ts...>& values, auto& f) {
-    std::apply([&](const Ts&... value) { (Nesting<Ts>::visit(value, f), ...); }, values);
-  }
-  static std::tuple<Ts...> map(const std::tuple<Ts...>& values, auto& f) {
-    // Braces: the elements are mapped from left to right.
-    return std::apply(
-        [&](const Ts&... value) { return std::tuple<Ts...>{Nesting<Ts>::map(value, f)...}; },
-        values);
-  }
-};
-
-template <class A, class B>
-struct Nesting<std::pair<A, B>> {
-  static constexpr bool only_tensors = Nesting<A>::only_tensors && Nesting<B>::only_tensors;
-  static constexpr bool understood = Nesting<A>::understood && Nesting<B>::understood;
-  static void visit(const std::pair<A, B>& value, auto& f) {
-    Nesting<A>::visit(value.first, f);
-    Nesting<B>::visit(value.second, f);
-  }
-  static std::pair<A, B> map(const std::pair<A, B>& value, auto& f) {
-    return {Nesting<A>::map(value.first, f), Nesting<B>::map(value.second, f)};
-  }
-};
-
-template <class T>
-struct Nesting<std::optional<T>> {
-  static constexpr bool only_tensors = Nesting<T>::only_tensors;
-  static constexpr bool understood = Nesting<T>::understood;
-  static void visit(const std::optional<T>& value, auto& f) {
-    if (value) Nesting<T>::visit(*value, f);
-  }
-  static std::optional<T> map(const std::optional<T>& value, auto& f) {
-    if (!value) return std::nullopt;
-    return Nesting<T>::map(*value, f);
-  }
-};
-
-template <class Map>
-struct NestingOfMap {
-  using Key = typename Map::key_type;
-  using Value = typename Map::mapped_type;
-  static constexpr bool only_tensors = Nesting<Value>::only_tensors;
-  static constexpr bool understood = Nesting<Value>::understood;
-
-  // Calls f(key, value) in the order of the keys: that of a hash table may differ between two tables, and
-  // between processes that exchange what is in them.
-  template <class SomeMap>
-  static void each(SomeMap& values, auto&& f) {
-    constexpr bool is_sorted = requires { typename Map::key_compare; };
-    if constexpr (is_sorted || !std::totally_ordered<Key>) {
-      for (auto& [key, value] : values) f(key, value);
-    } else {
-      std::vector<decltype(&*values.begin())> entries;
-      for (auto& entry : values) entries.push_back(&entry);
-      std::sort(entries.begin(), entries.end(),
-                [](const auto* a, const auto* b) { return a->first < b->first; });
-      for (auto* entry : entries) f(entry->first, entry->second);
-    }
-  }
-
-  static void visit(const Map& values, auto& f) {
-    each(values, [&](const Key&, const Value& value) { Nesting<Value>::visit(value, f); });
-  }
-  static Map map(Map values, auto& f) {
-    each(values, [&](const Key&, Value& value) { value = Nesting<Value>::map(value, f); });
-    return values;
-  }
-};
-
-template <class... Ts>
-struct Nesting<std::map<Ts...>> : NestingOfMap<std::map<Ts...>> {};
-
-template <class... Ts>
-struct Nesting<std::unordered_map<Ts...>> : NestingOfMap<std::unordered_map<Ts...>> {};
-
-template <HasFields T>
-struct Nesting<T> {
-  static constexpr bool only_tensors = true;  // a struct speaks for the fields it names
-  static constexpr bool understood = true;
-  static void visit(const T& value, auto& f) {
-    NestedFields<T>::visit(value, [&]<class Field>(const Field& field) {
-      Nesting<std::remove_cv_t<Field>>::visit(field, f);
-    });
-  }
-  static T map(T value, auto& f) {
-    NestedFields<T>::visit(
-        value, [&]<class Field>(Field& field) { field = Nesting<Field>::map(field, f); });
-    return value;
-  }
-};
+at::Tensor moved(const at::Tensor& tensor, c10::Device device, bool non_blocking);
+at::Tensor sliced(const at::Tensor& tensor, int64_t begin, int64_t end);
+at::Tensor padded(const at::Tensor& tensor, int64_t multiple, const PadInputOptions& options);
+at::Tensor concatenated(const std::vector<const at::Tensor*>& tensors, int64_t dim);
+void require_items(std::size_t count);
+[[noreturn]] void refuse_without_batch();
 
 }  // namespace detail
 
-// Data in which all tensors are found: no part of it is a class we do not know.
-template <class T>
-concept UnderstoodNesting = detail::Nesting<T>::understood;
-
-// A tensor, or a container or struct with tensors and nothing else inside.
-template <class T>
-concept NestedTensors = detail::Nesting<T>::only_tensors;
-
-// Calls f with every tensor in `value`, in order.
-template <class T, class F>
-void visit_tensors(const T& value, F&& f) {
-  detail::Nesting<T>::visit(value, f);
+// Moves every tensor to a device. non_blocking: the copy may go on after the call (CUDA, from pinned memory).
+template <UnderstoodNesting T>
+T send_to_device(const T& data, c10::Device device, bool non_blocking = false) {
+  return map_tensors(
+      data, [&](const at::Tensor& tensor) { return detail::moved(tensor, device, non_blocking); });
 }
 
-// A copy of `value` in which every tensor t is f(t); the structure and all other leaves are kept.
-template <class T, class F>
-T map_tensors(const T& value, F&& f) {
-  return detail::Nesting<T>::map(value, f);
+// The rows of the first tensor that has any dimension; empty if there is none.
+template <UnderstoodNesting T>
+std::optional<int64_t> ignorant_find_batch_size(const T& data) {
+  std::optional<int64_t> rows;
+  visit_tensors(data, [&](const at::Tensor& tensor) {
+    if (!rows && tensor.defined() && tensor.dim() > 0) rows = tensor.size(0);
+  });
+  return rows;
+}
+
+// The same; throws Error if there is none.
+template <UnderstoodNesting T>
+int64_t find_batch_size(const T& data) {
+  const std::optional<int64_t> rows = ignorant_find_batch_size(data);
+  if (!rows) detail::refuse_without_batch();
+  return *rows;
+}
+
+// The device of the first tensor; empty if there is none.
+template <UnderstoodNesting T>
+std::optional<c10::Device> find_device(const T& data) {
+  std::optional<c10::Device> device;
+  visit_tensors(data, [&](const at::Tensor& tensor) {
+    if (!device && tensor.defined()) device = tensor.device();
+  });
+  return device;
+}
+
+// The rows begin ... end - 1 of every tensor, as a view. As in Python, negative numbers count from the
+// end, and what lies outside is cut off.
+template <UnderstoodNesting T>
+T slice_tensors(const T& data, int64_t begin, int64_t end) {
+  return map_tensors(data,
+                     [&](const at::Tensor& tensor) { return detail::sliced(tensor, begin, end); });
+}
+
+// Makes the rows of every tensor a multiple of `multiple` (in Accelerate the number of processes) by adding
+// as few as possible; no rows stay none. Accelerate adds a wrong number in some cases, such as 7 rows for 4.
+template <UnderstoodNesting T>
+T pad_input_tensors(const T& data, int64_t multiple, const PadInputOptions& options = {}) {
+  return map_tensors(
+      data, [&](const at::Tensor& tensor) { return detail::padded(tensor, multiple, options); });
+}
+
+// Joins batches of one structure, tensor by tensor. A single one comes back as it is. Throws Error if there
+// is none, if lengths or keys differ, or if something that is not a tensor differs.
+template <UnderstoodNesting T>
+T concatenate(const std::vector<T>& batches, int64_t dim = 0) {
+  detail::require_items(batches.size());
+  if (batches.size() == 1) return batches.front();
+  std::vector<const T*> items;
+  for (const T& batch : batches) items.push_back(&batch);
+  return detail::zip_tensors(items, [&](const std::vector<const at::Tensor*>& tensors) {
+    return detail::concatenated(tensors, dim);
+  });
 }
 
 }  // namespace accelerant

@@ -14,7 +14,7 @@
 #include "accelerator/model_state.h"
 #include "accelerator/optimizer_state.h"
 #include "dist/captured_exchange.h"
-#include "dist/progress.h"
+#include "watch/progress.h"
 #include "tensor/current_message.h"
 
 namespace accelerant::detail {

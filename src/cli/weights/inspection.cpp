@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "accelerant/core/error.h"
-#include "checkpoint/model_folder.h"
+#include "store/model_folder.h"
 #include "cli/weights/text.h"
 #include "core/files.h"
 

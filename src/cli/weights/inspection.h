@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/model_files.h"
-#include "checkpoint/verify.h"
+#include "store/model_files.h"
+#include "store/verify.h"
 
 namespace accelerant::cli {
 

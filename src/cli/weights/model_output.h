@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/format/byte_sink.h"
-#include "checkpoint/model_files.h"
+#include "accelerant/core/detail/byte_sink.h"
+#include "store/model_files.h"
 
 namespace accelerant::cli {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/weight_file.h"
+#include "store/weight_file.h"
 
 namespace accelerant::cli {
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "accelerator/processes/training.h"
-#include "dist/progress.h"
+#include "watch/progress.h"
 #include "support/count_exchanges.h"
 #include "support/expect_error.h"
 #include "support/temp_folder.h"

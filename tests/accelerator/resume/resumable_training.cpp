@@ -18,7 +18,7 @@
 #include <map>
 #include <string>
 
-#include "checkpoint/system_calls.h"
+#include "store/system_calls.h"
 #include "core/stable_hash.h"
 
 namespace {

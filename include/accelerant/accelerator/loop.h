@@ -1,0 +1,171 @@
+// One micro-step of a window of accumulated gradients, from Accelerator::accumulate.
+//
+//   for (auto&& [data, target] : loader) {
+//     auto window = accelerator.accumulate(model);
+//     accelerator.backward(loss_of(model(data), target));
+//     optimizer.step();       // only where the window is complete
+//     optimizer.zero_grad();
+//   }
+//
+// Whether the micro-step completes the window is decided when the scope opens. Scopes do not nest.
+//
+// The gradients of a window are the mean over the micro-steps in which a backward ran. If nothing was
+// stepped with when the last one ends (`continue` before the step), the next window goes on with them.
+//
+// When an exception leaves the scope before an optimizer has stepped, the micro-step does not count.
+// If it was the first with a backward, or gradients were already clipped or unscaled, what the window
+// holds is dropped. Else gradients of the failed backward cannot be told from those before: go on, or
+// give the window up with Accelerator::drop_gradients().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "accelerant/amp/autocast.h"
+
+namespace accelerant {
+
+class Accelerator;
+
+namespace detail {
+struct Core;
+class ModelState;
+class OptimizerState;
+struct Window;
+}  // namespace detail
+
+class [[nodiscard]] AccumulateScope {
+ public:
+  ~AccumulateScope();
+  AccumulateScope(const AccumulateScope&) = delete;
+  AccumulateScope& operator=(const AccumulateScope&) = delete;
+
+  // Whether this micro-step completes its window.
+  bool sync_gradients() const;
+
+  // Its place in the window, from 1.
+  int64_t micro_step() const;
+
+ private:
+  friend class Accelerator;
+
+  AccumulateScope(std::shared_ptr<detail::Core> core,
+                  std::vector<const detail::ModelState*> models);
+
+  static void enter(detail::Core& core, const std::shared_ptr<detail::Window>& window);
+  static std::vector<std::shared_ptr<detail::OptimizerState>> concerned(
+      const detail::Core& core, const detail::Window& window);
+  void clean_up_failure();
+
+  std::shared_ptr<detail::Core> core_;
+  std::shared_ptr<detail::Window> window_;
+  int exceptions_at_entry_;
+};
+
+// A scope in which forwards of a model do not prepare an exchange of gradients between processes: the
+// backward adds to the gradients of its own process. The first synchronised forward and backward after it
+// exchange what has gathered. Scopes nest. With one process it does nothing.
+class [[nodiscard]] NoSyncScope {
+ public:
+  ~NoSyncScope();
+  NoSyncScope(const NoSyncScope&) = delete;
+  NoSyncScope& operator=(const NoSyncScope&) = delete;
+
+ private:
+  friend class Accelerator;
+
+  explicit NoSyncScope(std::shared_ptr<detail::ModelState> model);
+
+  std::shared_ptr<detail::ModelState> model_;
+};
+
+// Code outside of a model's forward in the Accelerator's precision.
+
+class Accelerator;
+
+// The scope of Accelerator::autocast().
+class [[nodiscard]] AutocastScope {
+ public:
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  friend class Accelerator;
+
+  explicit AutocastScope(const std::optional<AutocastOptions>& options) {
+    if (options) guard_.emplace(*options);
+  }
+
+  std::optional<AutocastGuard> guard_;  // none without mixed precision
+};
+
+// The range behind `for (auto epoch : accelerator.epochs(n))`.
+
+namespace detail {
+
+class TrainingProgress;
+
+// Tell the Accelerator, if it still exists, where the loop is.
+void note_epoch(const std::weak_ptr<TrainingProgress>& progress, int64_t epoch);
+void note_end_of_epochs(const std::weak_ptr<TrainingProgress>& progress);
+
+}  // namespace detail
+
+class Epochs {
+ public:
+  class Iterator {
+   public:
+    using iterator_concept = std::input_iterator_tag;
+    using value_type = int64_t;
+    using difference_type = std::ptrdiff_t;
+
+    int64_t operator*() const { return epoch_; }
+    Iterator& operator++() {
+      ++epoch_;
+      note();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Iterator& iterator, std::default_sentinel_t) {
+      return iterator.epoch_ >= iterator.end_;
+    }
+
+   private:
+    friend class Epochs;
+
+    Iterator(int64_t epoch, int64_t end, std::weak_ptr<detail::TrainingProgress> progress)
+        : epoch_(epoch), end_(end), progress_(std::move(progress)) {
+      note();
+    }
+
+    void note() const {
+      if (epoch_ < end_) {
+        detail::note_epoch(progress_, epoch_);
+      } else {
+        detail::note_end_of_epochs(progress_);
+      }
+    }
+
+    int64_t epoch_;
+    int64_t end_;
+    std::weak_ptr<detail::TrainingProgress> progress_;
+  };
+
+  // From `first` to `end` - 1; nothing if `first` is not below `end`.
+  Epochs(int64_t first, int64_t end, std::weak_ptr<detail::TrainingProgress> progress = {})
+      : first_(first), end_(end), progress_(std::move(progress)) {}
+
+  Iterator begin() const { return Iterator(first_, end_, progress_); }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  int64_t first_;
+  int64_t end_;
+  std::weak_ptr<detail::TrainingProgress> progress_;
+};
+
+}  // namespace accelerant

@@ -1,0 +1,96 @@
+// Finding the checkpoint to load.
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "accelerator/state/agreed.h"
+#include "accelerator/state/checkpoints.h"
+#include "accelerator/core.h"
+#include "accelerator/state/state_source.h"
+#include "checkpoint/python_state.h"
+#include "store/rotation.h"
+#include "store/verify.h"
+#include "core/files.h"
+
+namespace accelerant::detail {
+namespace {
+
+using nlohmann::json;
+
+// An Error unless every byte of it is as it was written. Python's have no checksums.
+void require_good(const std::string& folder) {
+  if (!is_folder(folder)) checkpoint::CheckpointFolder(folder).recover();
+  if (!is_folder(folder)) {
+    throw Error(ErrorDetails{.problem = "There is no checkpoint to load",
+                             .expected = "a folder made by save_state()",
+                             .got = folder + ", which is no folder"});
+  }
+  if (checkpoint::PythonStateFolder::is_one(folder)) return;
+  const auto found = checkpoint::verify(folder, checkpoint::Check::checksums);
+  if (found.is_valid()) return;
+  std::string problems;
+  for (const std::string& problem : found.problems) problems += "\n  " + problem;
+  throw Error("The checkpoint " + folder + " cannot be loaded:" + problems);
+}
+
+checkpoint::FoundCheckpoint newest_good(const std::string& folder) {
+  return checkpoint::find_newest_valid(folder, [](const std::string& text) {
+    log(LogLevel::warning, text + "\nThe checkpoint before it is tried.");
+  });
+}
+
+// Whether the launch that has started this process again also saved the checkpoint; nothing if it has no name of its own.
+std::optional<bool> is_of_this_launch(const checkpoint::Manifest& manifest,
+                                      const std::string& run_id) {
+  if (run_id.empty() || run_id == "none") return std::nullopt;  // the latter is torchrun's default
+  return manifest.content.value("run", "") == run_id;
+}
+
+}  // namespace
+
+std::unique_ptr<StateSource> Checkpoints::find_source(
+    const std::optional<std::string>& folder) const {
+  const std::string path = from_main(*core_.world, [&]() -> json {
+                             if (!folder) return newest_good(checkpoints_folder()).path;
+                             require_good(*folder);
+                             return *folder;
+                           }).get<std::string>();
+  return open_in_all(path);
+}
+
+std::unique_ptr<StateSource> Checkpoints::open_in_all(const std::string& path) const {
+  std::unique_ptr<StateSource> source;
+  in_all(*core_.world, [&] { source = open_state(path); });
+  return source;
+}
+
+// Called in the first process. A checkpoint of an earlier launch in the same project is older than what a path in the
+// options names, and than the beginning of a training that was to begin anew.
+std::optional<std::string> Checkpoints::newest_to_resume() const {
+  const std::string& resume = *core_.options.project.resume;
+  const dist::Environment& environment = core_.environment;
+  if (core_.options.project.dir.empty()) return std::nullopt;
+  if (resume != "auto" && environment.restart_count == 0) return std::nullopt;
+  const std::string folder = checkpoints_folder();
+  if (!is_folder(folder)) return std::nullopt;
+  checkpoint::clean_leftovers(folder);
+  if (checkpoint::list_checkpoints(folder).empty()) return std::nullopt;
+  const checkpoint::FoundCheckpoint newest = newest_good(folder);
+  const bool counts =
+      resume == "auto" ||
+      is_of_this_launch(newest.manifest, environment.run_id).value_or(resume == "restart");
+  return counts ? std::optional(newest.path) : std::nullopt;
+}
+
+std::unique_ptr<StateSource> Checkpoints::source_to_resume() const {
+  const std::string& resume = *core_.options.project.resume;
+  if (resume == "no") return nullptr;
+  if (resume == "restart" && core_.environment.restart_count == 0) return nullptr;
+  const json found = from_main(*core_.world, [&]() -> json {
+    if (const auto newest = newest_to_resume()) return *newest;
+    if (resume == "auto" || resume == "restart") return nullptr;
+    require_good(resume);
+    return resume;
+  });
+  return found.is_null() ? nullptr : open_in_all(found.get<std::string>());
+}
+
+}  // namespace accelerant::detail

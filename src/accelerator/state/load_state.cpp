@@ -1,0 +1,345 @@
+// Loading: checking that a checkpoint fits, and giving objects their state.
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "tensor/random_state.h"
+#include "accelerator/state/agreed.h"
+#include "accelerator/state/checkpoints.h"
+#include "accelerator/core.h"
+#include "accelerator/model_state.h"
+#include "accelerator/optimizer_state.h"
+#include "accelerator/parameter_naming.h"
+#include "accelerator/scheduler_state.h"
+#include "accelerator/state/state_source.h"
+#include "accelerator/state/window_state.h"
+#include "checkpoint/model_loading.h"
+#include "core/stable_hash.h"
+#include "optim/optimizer_loading.h"
+#include "tensor/state_prefix.h"
+
+namespace accelerant::detail {
+namespace {
+
+using nlohmann::json;
+
+template <class T>
+std::set<int64_t> numbers_of(const std::vector<T>& numbered) {
+  std::set<int64_t> numbers;
+  for (const T& each : numbered) numbers.insert(each.number);
+  return numbers;
+}
+
+void require_same(const std::string& path, const char* what, const std::set<int64_t>& saved,
+                  const std::set<int64_t>& prepared) {
+  if (saved == prepared) return;
+  std::string got = std::to_string(prepared.size()) + " prepared";
+  if (saved.size() == prepared.size()) got += ", with others among them that are gone";
+  throw Error(ErrorDetails{.problem = path + " is the state of another program",
+                           .expected = c10::str(saved.size(), " ", what, ", as in the checkpoint"),
+                           .got = got,
+                           .hint = "prepare the same objects in the same order"});
+}
+
+template <class Range>
+std::string list_of(const Range& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "'" : ", '") + name + "'";
+  return text.empty() ? "none" : text;
+}
+
+// Whether the models that the optimizer's parameters belong to are prepared, so that the parameters have names.
+bool has_its_models(torch::optim::Optimizer& optimizer, const optim::ParameterNames& names,
+                    const std::optional<std::vector<std::string>>& saved) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const std::string* name = names.find(parameter);
+      const bool is_known =
+          name != nullptr && (!saved || std::ranges::find(*saved, *name) != saved->end());
+      if (!is_known) return false;
+    }
+  }
+  return true;
+}
+
+// Half of a sum of gradients is of no use to other processes.
+void require_whole_windows(const StateSource& source, int64_t num_processes) {
+  if (source.num_processes() == num_processes) return;
+  const json values = *source.rank(0).values;
+  if (!values.contains("windows") || !has_half_windows(values)) return;
+  throw Error(ErrorDetails{
+      .problem = source.path() + " was saved in the middle of accumulated gradients",
+      .expected = c10::str(source.num_processes(), " processes, which have a part of them each"),
+      .got = c10::str(num_processes),
+      .hint = "go on with as many processes, or from a checkpoint that was saved after an update"});
+}
+
+void load_parallel(Core& core, const NamedState& state) {
+  const at::NoGradGuard no_grad;
+  const json& saved = state.values->at("parallel");
+  for (const auto& [number, model] : core.models.numbered()) {
+    const auto found = saved.find(std::to_string(number));
+    if (model->parallel() == nullptr || found == saved.end()) continue;
+    model->parallel()->load_state_dict(
+        {.values = *found, .tensors = with_prefix(state.tensors, parallel_prefix(number))});
+    const StateDict buffers = model->module().named_buffers();
+    for (const auto& item : with_prefix(state.tensors, buffers_prefix(number))) {
+      if (const at::Tensor* buffer = buffers.find(item.key())) buffer->copy_(item.value());
+    }
+  }
+}
+
+LoadedState summary_of(const StateSource& source) {
+  const auto progress = source.progress();
+  return {.path = source.path(),
+          .epoch = progress ? progress->at("epoch").get<int64_t>() : 0,
+          .updates = source.updates()};
+}
+
+// Another stream of random numbers for each process, the same whenever the same checkpoint is loaded.
+void derive_random_numbers(const StateDict& random, int64_t rank) {
+  std::string text = std::to_string(rank);
+  if (const at::Tensor* generator = random.find("cpu")) {
+    text.append(static_cast<const char*>(generator->const_data_ptr()), generator->nbytes());
+  }
+  at::manual_seed(stable_hash(text));
+}
+
+}  // namespace
+
+void Checkpoints::require_same_objects(const StateSource& source) const {
+  const StateSource::Contents saved = source.contents();
+  require_same(source.path(), "models", saved.models, numbers_of(core_.models.numbered()));
+  require_same(source.path(), "optimizers", saved.optimizers,
+               numbers_of(core_.optimizers.numbered()));
+  require_same(source.path(), "schedules", saved.schedulers,
+               numbers_of(core_.schedulers.numbered()));
+  // Not so with loaders: those of an evaluation come and go.
+  if (!saved.custom) return;
+  std::set<std::string> registered;
+  for (const CustomObject& object : custom_) registered.insert(object.name);
+  if (registered == *saved.custom) return;
+  throw Error(ErrorDetails{.problem = source.path() + " is the state of another program",
+                           .expected = "registered for checkpointing: " + list_of(*saved.custom),
+                           .got = list_of(registered)});
+}
+
+LoadedState Checkpoints::load(const std::optional<std::string>& folder) {
+  const auto span = core_.timeline().span("load_state", "load");
+  wait();
+  looked_for_resume_ = true;
+  resume_.reset();
+  Resume loading{.source = find_source(folder)};
+  const StateSource& source = *loading.source;
+  in_all(*core_.world, [&] {
+    require_same_objects(source);
+    require_whole_windows(source, core_.environment.num_processes);
+    load_objects(loading, /*all=*/true);
+  });
+  in_all(*core_.world, [&] {
+    for (const CustomObject& object : custom_) load_custom(source, object);
+    load_trainer(source);
+    load_rank(source);
+  });
+  return summary_of(source);
+}
+
+std::vector<Checkpoints::Change> Checkpoints::changes_of_models(Resume& resume) const {
+  const StateSource& source = *resume.source;
+  const std::set<int64_t> saved = source.contents().models;
+  std::vector<int64_t> numbers;
+  std::vector<StateDict> states;
+  for (const auto& [number, model] : core_.models.numbered()) {
+    if (!saved.contains(number) || !resume.models.insert(number).second) continue;
+    numbers.push_back(number);
+    states.push_back(model->module().state_dict());
+  }
+  if (numbers.empty()) return {};
+  std::vector<std::size_t> sizes;
+  for (const StateDict& state : states) sizes.push_back(state.size());
+  for (const auto& hook : load_hooks_) {
+    if (*hook) (*hook)(states, source.path());
+  }
+  std::vector<Change> changes;
+  for (std::size_t i = 0; i < std::min(numbers.size(), states.size()); ++i) {
+    if (states[i].is_empty() && sizes[i] > 0) continue;
+    // What a hook has taken out may well be in the file.
+    const LoadModelOptions options{.strict = states[i].size() == sizes[i]};
+    changes.push_back(
+        {checkpoint::prepare_loading(states[i], source.model_path(numbers[i]), options).load});
+  }
+  return changes;
+}
+
+// Everything is checked first and changed then.
+void Checkpoints::load_objects(Resume& resume, bool all) const {
+  ++core_.loads;
+  Resume loaded = resume;
+  const StateSource& source = *resume.source;
+  const StateSource::Contents saved = source.contents();
+  std::vector<Change> changes;
+  for (const auto& [number, scheduler] : core_.schedulers.numbered()) {
+    if (!saved.schedulers.contains(number) || !loaded.schedulers.insert(number).second) continue;
+    const auto set = [scheduler = scheduler](const json& state) {
+      scheduler->schedule().load_state_dict(state);
+    };
+    const json before = scheduler->schedule().state_dict();
+    changes.push_back({[set, state = source.scheduler(number, before)] { set(state); },
+                       [set, before] { set(before); }});
+  }
+  for (const auto& [number, loader] : core_.living_loaders()) {
+    if (!saved.loaders.contains(number) || !loaded.loaders.insert(number).second) continue;
+    const auto set = [loader = loader](const json& state) {
+      loader->load_state_dict(state);
+      if (state.contains("trained")) loader->skip_loop();
+    };
+    changes.push_back({[set, state = source.loader(number)] { set(state); },
+                       [set, before = loader->state_dict()] { set(before); }});
+  }
+  const auto models = changes_of_models(loaded);
+  changes.insert(changes.end(), models.begin(), models.end());
+  const optim::ParameterNames names = names_of_parameters(core_);
+  for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
+    if (!saved.optimizers.contains(number) || loaded.optimizers.contains(number)) continue;
+    torch::optim::Optimizer& target = optimizer->optimizer();
+    if (!all && !has_its_models(target, names, source.parameters_of_optimizer(number))) continue;
+    loaded.optimizers.insert(number);
+    changes.push_back(
+        {optim::prepare_loading(target, names, source.optimizer(number, target, names))});
+  }
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    try {
+      changes[i].apply();
+    } catch (...) {
+      while (i-- > 0) {
+        if (changes[i].undo) changes[i].undo();
+      }
+      throw;
+    }
+  }
+  resume = std::move(loaded);
+}
+
+void Checkpoints::load_custom(const StateSource& source, const CustomObject& object) const {
+  const auto saved = source.contents().custom;
+  if (!saved) return;
+  if (!saved->contains(object.name)) {
+    throw Error(ErrorDetails{.problem = source.path() + " is the state of another program",
+                             .expected = "an object '" + object.name + "' in the checkpoint",
+                             .got = "a checkpoint without it"});
+  }
+  NamedState state = source.custom(object.name);
+  if (state.values->is_null()) state.values = json::object();
+  // Those in the file cannot be written to.
+  for (auto& item : state.tensors) item.value() = item.value().clone();
+  object.load(state);
+}
+
+void Checkpoints::load_trainer(const StateSource& source) {
+  ++core_.loads;
+  core_.settle_scaler();  // what it has seen of gradients is past
+  if (const auto scaler = source.scaler()) core_.scaler.load_state_dict(*scaler);
+  if (const auto progress = source.progress()) core_.progress->load_state_dict(*progress);
+  core_.updates = core_.updates_seen_by_preemption = source.updates();
+}
+
+void Checkpoints::load_rank(const StateSource& source) {
+  const dist::Environment& environment = core_.environment;
+  const bool same_processes = source.num_processes() == environment.num_processes;
+  const NamedState state = source.rank(same_processes ? environment.process_index : 0);
+  const bool has_windows = same_processes && state.values->contains("windows");
+  load_windows(core_, names_of_parameters(core_),
+               has_windows ? state : NamedState{.values = json{{"windows", json::array()}}});
+  if (has_windows) load_parallel(core_, state);
+  const json skipped_steps = source.skipped_steps();
+  for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
+    const auto found = skipped_steps.find(std::to_string(number));
+    if (found != skipped_steps.end()) {
+      optimizer->set_last_step(StepResult::decided(found->get<bool>()));
+    }
+  }
+
+  const StateDict random = with_prefix(state.tensors, "random.");
+  loop_to_go_on_.reset();
+  if (random.is_empty()) return;
+  if (!same_processes) {
+    log_on_main(LogLevel::warning,
+                c10::str(source.path(), " was saved by ", source.num_processes(),
+                         " processes: the samples go on where they were, random numbers are new"));
+    derive_random_numbers(random, environment.process_index);
+    return;
+  }
+  for (const std::string& name : RandomState{.tensors = random}.restore()) {
+    log_on_main(LogLevel::info, "random numbers of " + name + " are not restored: it is not here");
+  }
+  loop_to_go_on_ = source.running_loader();
+  random_of_loop_ = RandomState::capture().tensors;
+}
+
+void Checkpoints::resume_prepared() {
+  if (!looked_for_resume_) {
+    looked_for_resume_ = true;
+    if (auto source = source_to_resume()) {
+      in_all(*core_.world, [&] {
+        require_whole_windows(*source, core_.environment.num_processes);
+        load_trainer(*source);
+        for (const CustomObject& object : custom_) load_custom(*source, object);
+      });
+      log_on_main(LogLevel::info, "resuming from " + source->path());
+      resumed_ = summary_of(*source);
+      resume_ = Resume{.source = std::move(source)};
+    }
+  }
+  if (!resume_) return;
+  in_all(*core_.world, [&] { load_objects(*resume_, /*all=*/false); });
+}
+
+void Checkpoints::finish_resume() {
+  if (!resume_) return;
+  load_objects(*resume_, /*all=*/true);
+  require_same_objects(*resume_->source);
+  load_rank(*resume_->source);
+  resume_.reset();
+}
+
+void Checkpoints::finish_resume_if_all_are_there() {
+  if (!resume_) return;
+  const StateSource::Contents saved = resume_->source->contents();
+  const bool all = saved.models == resume_->models && saved.optimizers == resume_->optimizers &&
+                   saved.schedulers == resume_->schedulers &&
+                   (!saved.custom || saved.custom->size() == custom_.size());
+  if (all) finish_resume();
+}
+
+void Checkpoints::begin_loop(const data::LoaderState& loader) {
+  finish_resume_if_all_are_there();
+  if (!loop_to_go_on_) return;
+  for (const auto& [number, living] : core_.living_loaders()) {
+    if (number != *loop_to_go_on_ || living.get() != &loader) continue;
+    loop_to_go_on_.reset();
+    RandomState{.tensors = std::exchange(random_of_loop_, StateDict())}.restore();
+  }
+}
+
+void Checkpoints::begin_backward() {
+  finish_resume();
+  loop_to_go_on_.reset();
+  core_.progress->note_backward();
+}
+
+void Checkpoints::forget() {
+  wait();
+  resume_.reset();
+  looked_for_resume_ = false;
+  loop_to_go_on_.reset();
+  custom_.clear();
+  resumed_.reset();
+  *core_.progress = TrainingProgress();
+}
+
+}  // namespace accelerant::detail

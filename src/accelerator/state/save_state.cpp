@@ -1,0 +1,359 @@
+// Saving: what goes into a checkpoint, and which process writes it.
+#include <torch/optim/optimizer.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cctype>
+#include <ctime>
+#include <numeric>
+
+#include "accelerant/core/error.h"
+#include "accelerant/optim/optimizer_state.h"
+#include "tensor/random_state.h"
+#include "accelerant/version.h"
+#include "accelerator/state/agreed.h"
+#include "accelerator/state/checkpoints.h"
+#include "accelerator/core.h"
+#include "accelerator/model_state.h"
+#include "accelerator/optimizer_state.h"
+#include "accelerator/parameter_naming.h"
+#include "accelerator/scheduler_state.h"
+#include "accelerator/state/state_source.h"
+#include "accelerator/state/window_state.h"
+#include "store/rotation.h"
+#include "core/files.h"
+#include "watch/failure.h"
+#include "dist/side_channel.h"
+#include "tensor/state_prefix.h"
+
+namespace accelerant::detail {
+namespace {
+
+using checkpoint::SaveRequest;
+using checkpoint::StatePart;
+using nlohmann::json;
+
+// An exchange between processes fails when another process does, which is then to blame.
+template <class F>
+auto exchanged(F&& f) {
+  try {
+    return f();
+  } catch (const Error& error) {
+    throw dist::ExchangeError(error.what(), error.what(), /*is_consequence=*/true);
+  }
+}
+
+class BetweenProcesses final : public checkpoint::Agreement {
+ public:
+  explicit BetweenProcesses(const dist::World& world)
+      : rank_(world.rank()), channel_(dist::SideChannel::open(world, "saving a checkpoint")) {}
+
+  int64_t rank() const override { return rank_; }
+  bool is_alone() const override { return false; }
+  std::vector<std::string> collect(const std::string& mine) override {
+    return exchanged([&] { return channel_->collect(mine); });
+  }
+  std::string announce(const std::string& text) override {
+    return exchanged([&] { return channel_->announce(text); });
+  }
+
+ private:
+  int64_t rank_;
+  std::unique_ptr<dist::SideChannel> channel_;
+};
+
+// Who writes each of the parts that all processes have. Models go to the first process, whose buffers are the ones that
+// count; of the rest the largest go first, each to the process that has least to write so far. All processes come to
+// the same result.
+std::vector<int64_t> spread(const std::vector<StatePart>& models,
+                            const std::vector<StatePart>& others, int64_t num_processes) {
+  std::vector<uint64_t> load(static_cast<std::size_t>(num_processes));
+  for (const StatePart& model : models) load[0] += tensor_bytes(model);
+  std::vector<std::size_t> order(others.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [&](std::size_t i) { return tensor_bytes(others[i]); });
+  std::vector<int64_t> writers(others.size());
+  for (const std::size_t i : order) {
+    const auto least = std::ranges::min_element(load);
+    writers[i] = least - load.begin();
+    *least += tensor_bytes(others[i]);
+  }
+  return writers;
+}
+
+// A hook sees the tensors of all models and may take some out.
+void call_hooks(const std::vector<std::shared_ptr<StateHook>>& hooks, const std::string& path,
+                std::vector<StatePart>& models) {
+  std::vector<StateDict> states;
+  for (const StatePart& model : models) states.push_back(model.state.tensors);
+  for (const auto& hook : hooks) {
+    if (*hook) (*hook)(states, path);
+  }
+  for (std::size_t i = 0; i < std::min(models.size(), states.size()); ++i) {
+    models[i].state.tensors = states[i];
+  }
+}
+
+std::string now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc = {};
+  gmtime_r(&seconds, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+const char* name_of_precision(Precision precision) {
+  switch (precision) {
+    case Precision::no:
+      break;
+    case Precision::fp16:
+      return "fp16";
+    case Precision::bf16:
+      return "bf16";
+  }
+  return "no";
+}
+
+}  // namespace
+
+optim::ParameterNames names_of_parameters(const Core& core) {
+  optim::ParameterNames names;
+  for (const auto& [number, model] : core.models.numbered()) {
+    names.add(model->module().named_parameters(),
+              number == 0 ? "" : numbered("model", number) + ".");
+  }
+  return names;
+}
+
+Checkpoints::Checkpoints(Core& core) : core_(core) {}
+
+Checkpoints::~Checkpoints() = default;
+
+void Checkpoints::add_custom(CustomObject object) {
+  const bool good_name = !object.name.empty() && object.name.front() != '.' &&
+                         std::ranges::all_of(object.name, [](unsigned char c) {
+                           return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+                         });
+  if (!good_name) {
+    throw Error(
+        ErrorDetails{.problem = "register_for_checkpointing() got a name that cannot be one",
+                     .expected = "letters, digits, '_', '-' and '.', as it becomes a file",
+                     .got = "'" + object.name + "'"});
+  }
+  if (std::ranges::find(custom_, object.name, &CustomObject::name) != custom_.end()) {
+    throw Error(ErrorDetails{.problem = "Two objects were registered under one name",
+                             .expected = "another name for each",
+                             .got = "'" + object.name + "' twice"});
+  }
+  custom_.push_back(std::move(object));
+  if (resume_) load_custom(*resume_->source, custom_.back());
+}
+
+StateHookHandle Checkpoints::add_save_hook(StateHook hook) {
+  return StateHookHandle(save_hooks_.emplace_back(std::make_shared<StateHook>(std::move(hook))));
+}
+
+StateHookHandle Checkpoints::add_load_hook(StateHook hook) {
+  return StateHookHandle(load_hooks_.emplace_back(std::make_shared<StateHook>(std::move(hook))));
+}
+
+void Checkpoints::wait() {
+  if (saver_) saver_->wait();
+}
+
+checkpoint::StateSaver& Checkpoints::saver() {
+  if (!saver_) {
+    saver_ = std::make_unique<checkpoint::StateSaver>(
+        core_.world->is_connected() ? std::make_unique<BetweenProcesses>(*core_.world)
+                                    : checkpoint::agreement_with_nobody(),
+        core_.world->timeline());
+  }
+  return *saver_;
+}
+
+std::string Checkpoints::checkpoints_folder() const {
+  if (core_.options.project.dir.empty()) {
+    throw Error(ErrorDetails{.problem = "There is no folder for checkpoints",
+                             .expected = "a folder, or the option project.dir",
+                             .got = "neither",
+                             .hint = "Accelerator({.project = {.dir = \"runs/first\"}})"});
+  }
+  return checkpoint::checkpoints_folder(core_.options.project.dir);
+}
+
+int64_t Checkpoints::take_number() {
+  if (!next_number_) {
+    const std::string folder = checkpoints_folder();
+    next_number_ =
+        from_main(*core_.world, [&]() -> json {
+          if (!is_folder(folder)) return core_.options.project.iteration;
+          checkpoint::clean_leftovers(folder);
+          return std::max(core_.options.project.iteration, checkpoint::next_number(folder));
+        }).get<int64_t>();
+  }
+  return (*next_number_)++;
+}
+
+void Checkpoints::require_all_processes() const {
+  if (core_.joining) {
+    throw Error(ErrorDetails{.problem = "The state cannot be saved inside join_uneven_inputs()",
+                             .expected = "all processes, each with its part",
+                             .got = "a loop that some of them may have ended",
+                             .hint = "save in front of it or behind it"});
+  }
+  if (core_.environment.use_distributed() && !core_.world->is_connected()) {
+    throw Error(ErrorDetails{.problem = "The state cannot be saved after end_training()",
+                             .expected = "processes that are connected",
+                             .got = "connections that have ended"});
+  }
+}
+
+std::string Checkpoints::save(const std::optional<std::string>& folder,
+                              const SaveStateOptions& options) {
+  const auto span = core_.timeline().span(Phase::save);
+  finish_resume();
+  require_all_processes();
+  SaveRequest request;
+  if (folder) {
+    request.path = *folder;
+    request.existing = checkpoint::Existing::replace;
+  } else {
+    const std::string all = checkpoints_folder();
+    request.path = checkpoint::checkpoint_path(all, take_number());
+    request.total_limit = core_.options.project.total_limit;
+  }
+  try {
+    require_no_step_is_due(core_);
+    core_.settle_scaler();
+    core_.settle_schedules();  // which set the rates of the optimizers
+    request.parts = parts_to_write(request.path);
+    request.content = manifest_content();
+  } catch (const std::exception& error) {
+    // All processes must learn of it.
+    request.failure = error.what();
+    request.parts.clear();
+  }
+  const std::string path = request.path;
+  if (options.async) {
+    saver().save_in_background(std::move(request));
+  } else {
+    saver().save(request);
+  }
+  return path;
+}
+
+std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) const {
+  const int64_t rank = core_.environment.process_index;
+  const optim::ParameterNames names = names_of_parameters(core_);
+  std::vector<StatePart> models;
+  for (const auto& [number, model] : core_.models.numbered()) {
+    models.push_back(
+        {.name = numbered("model", number), .state = {.tensors = model->module().state_dict()}});
+  }
+  std::vector<StatePart> optimizers;
+  for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
+    optimizers.push_back({.name = numbered("optimizer", number),
+                          .state = optim::optimizer_state_dict(optimizer->optimizer(), names)});
+  }
+  // Before the hooks, which may do different things in different processes.
+  const std::vector<int64_t> writers = spread(models, optimizers, core_.environment.num_processes);
+
+  std::vector<StatePart> parts;
+  call_hooks(save_hooks_, path, models);
+  if (rank == 0) parts = std::move(models);
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    if (writers[i] == rank) parts.push_back(std::move(optimizers[i]));
+  }
+  // Called in every process: a state may be gathered from all of them.
+  for (const CustomObject& object : custom_) {
+    StatePart part{.name = custom_part(object.name), .state = object.save()};
+    // Something is there even of an object without a state.
+    if (part.state.tensors.is_empty() && *part.state.values == json::object()) {
+      part.state.values = json(nullptr);
+    }
+    if (rank == 0) parts.push_back(std::move(part));
+  }
+  if (rank == 0) parts.push_back({.name = kTrainerPart, .state = trainer_state()});
+  parts.push_back({.name = rank_part(rank), .state = rank_state(names)});
+  for (const StatePart& part : parts) checkpoint::require_storable(part);
+  return parts;
+}
+
+NamedState Checkpoints::trainer_state() const {
+  json models = json::array();
+  for (const auto& model : core_.models.numbered()) models.push_back(model.number);
+  json optimizers = json::array();
+  json skipped_steps = json::object();
+  for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
+    optimizers.push_back(number);
+    const auto& last = optimizer->last_step();
+    if (last && last->kind() == StepResult::Kind::submitted) {
+      skipped_steps[std::to_string(number)] = last->skipped();
+    }
+  }
+  json schedulers = json::object();
+  for (const auto& [number, scheduler] : core_.schedulers.numbered()) {
+    schedulers[std::to_string(number)] = scheduler->schedule().state_dict();
+  }
+  json loaders = json::object();
+  json running = nullptr;
+  for (const auto& [number, loader] : core_.living_loaders()) {
+    if (!core_.active_loaders.empty() && core_.active_loaders.back() == loader.get()) {
+      running = number;
+    }
+    json& state = loaders[std::to_string(number)] = loader->state_dict();
+    const bool goes_on = core_.progress->is_inside_epoch();
+    if (goes_on && core_.progress->was_trained_with(*loader)) state["trained"] = true;
+    // With its last batch the loop is done: what is left of it would not look like training.
+    if (loader->is_last_batch() && core_.progress->is_training_with(*loader, core_.backwards)) {
+      state["epoch"] = loader->epoch() + 1;
+      state["position"] = 0;
+      state["trained"] = true;
+    }
+  }
+  return {.values = json{{"models", std::move(models)},
+                     {"optimizers", std::move(optimizers)},
+                     {"schedulers", std::move(schedulers)},
+                     {"loaders", std::move(loaders)},
+                     {"running_loader", std::move(running)},
+                     {"progress", core_.progress->state_dict()},
+                     {"updates", core_.updates},
+                     {"skipped_steps", std::move(skipped_steps)},
+                     {"scaler", core_.scaler.is_enabled() ? core_.scaler.state_dict() : json()}}};
+}
+
+NamedState Checkpoints::rank_state(const optim::ParameterNames& names) const {
+  NamedState state = save_windows(core_, names);
+  add_with_prefix(state.tensors, "random.", RandomState::capture().tensors);
+  json parallel = json::object();
+  for (const auto& [number, model] : core_.models.numbered()) {
+    if (model->parallel() == nullptr) continue;
+    const NamedState exchange = model->parallel()->state_dict();
+    parallel[std::to_string(number)] = *exchange.values;
+    add_with_prefix(state.tensors, parallel_prefix(number), exchange.tensors);
+    // Those of the first process are in the model. They differ until they are exchanged the next time.
+    if (core_.environment.process_index != 0) {
+      add_with_prefix(state.tensors, buffers_prefix(number), model->module().named_buffers());
+    }
+  }
+  (*state.values)["parallel"] = std::move(parallel);
+  return state;
+}
+
+json Checkpoints::manifest_content() const {
+  return {{"kind", "training"},
+          {"created", now()},
+          {"accelerant", ACCELERANT_VERSION},
+          {"torch", TORCH_VERSION},
+          {"run", core_.environment.run_id},
+          {"num_processes", core_.environment.num_processes},
+          {"device", core_.options.device->str()},
+          {"mixed_precision", name_of_precision(*core_.options.mixed_precision)},
+          {"gradient_accumulation_steps", *core_.options.gradient_accumulation.steps},
+          {"epoch", core_.progress->epoch_to_resume()},
+          {"updates", core_.updates}};
+}
+
+}  // namespace accelerant::detail

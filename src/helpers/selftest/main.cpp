@@ -1,0 +1,37 @@
+// One rank of `accelerant test`.
+#include <cstdio>
+#include <exception>
+
+#include "accelerant/accelerator/accelerator.h"
+#include "helpers/selftest/checks.h"
+
+namespace {
+
+void run_checks() {
+  using namespace accelerant::selftest;
+  check_launch_contract();
+  accelerant::Accelerator accelerator;
+  accelerator.print(accelerator.num_processes(), "processes on", accelerator.device());
+  const auto done = [&](const char* what) { accelerator.print("ok:", what); };
+  done("what the launcher promises");
+  check_exchanges(accelerator);
+  done("exchanges between processes");
+  check_loaders(accelerator);
+  done("every sample comes to one process");
+  check_training(accelerator);
+  done("training gives what one process would get");
+  check_loss_scaling();
+  done("an overflow in one process stops the step in all");
+}
+
+}  // namespace
+
+int main() {
+  try {
+    run_checks();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

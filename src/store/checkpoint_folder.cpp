@@ -1,0 +1,236 @@
+#include "store/checkpoint_folder.h"
+
+#include <climits>
+#include <cstddef>
+#include <exception>
+#include <set>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "accelerant/core/error.h"
+#include "core/failpoint.h"
+#include "store/file_writer.h"
+#include "store/verify.h"
+#include "core/files.h"
+
+namespace accelerant::checkpoint {
+namespace {
+
+constexpr std::string_view kLongestSuffix = ".removed.tmp";
+
+std::string checked_path(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  const std::string name = name_of(path);
+  if (name.empty() || name == "." || name == ".." ||
+      name.size() + kLongestSuffix.size() > NAME_MAX) {
+    throw Error(ErrorDetails{
+        .problem = "A checkpoint cannot be saved as '" + path + "'",
+        .expected = "the path of a folder that is to be made",
+        .got = name.size() > 2 ? "a name that is too long" : "the name '" + name + "'"});
+  }
+  return path;
+}
+
+// By a mark in its manifest rather than by reading it: damaged ones may be replaced as well.
+bool looks_like_checkpoint(const std::string& folder) {
+  constexpr std::size_t kEnough = 64 << 20;
+  try {
+    const std::string text = read_file(join_path(folder, kManifestName), kEnough);
+    return text.find(kManifestFormat) != std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::string listed(const std::vector<std::string>& texts) {
+  std::string list;
+  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + text;
+  return list;
+}
+
+}  // namespace
+
+CheckpointFolder::CheckpointFolder(const std::string& target, Existing existing)
+    : path_(checked_path(target)),
+      parent_(folder_of(path_)),
+      staging_(path_ + ".tmp"),
+      old_(path_ + ".old.tmp"),
+      removed_(path_ + ".removed.tmp"),
+      existing_(existing) {}
+
+void CheckpointFolder::begin() const {
+  recover();
+  check_target();
+  make_folders(parent_);
+  clear_leftovers();
+  make_folder(staging_);
+  sync_folder(parent_);
+  failpoint("checkpoint.begun");
+}
+
+std::string CheckpointFolder::new_file(const std::string& name) const {
+  check_file_name(name);
+  if (!is_folder(staging_)) {
+    throw Error(ErrorDetails{
+        .problem = "A file of the checkpoint " + path_ + " cannot be written",
+        .expected = "the folder " + staging_,
+        .got = "no such folder",
+        .hint = "one process must begin the save before the others write, and all of them must "
+                "see the same file system"});
+  }
+  const std::string path = join_path(staging_, name);
+  if (folder_of(path) != staging_) make_folders(folder_of(path));
+  return path;
+}
+
+void CheckpointFolder::commit(const Manifest& manifest) const {
+  check_files(manifest);
+  const std::string text = to_text(manifest);
+  failpoint("checkpoint.before_manifest");
+  write_manifest(text);
+  failpoint("checkpoint.before_folder_sync");
+  sync_folders(manifest);
+  failpoint("checkpoint.before_rename");
+  put_in_place();
+  failpoint("checkpoint.after_rename");
+  sync_folder(parent_);
+  failpoint("checkpoint.committed");
+  remove_replaced();
+}
+
+void CheckpointFolder::abandon() const noexcept {
+  try {
+    remove_staging();
+  } catch (const std::exception&) {
+    // It stays for the next begin(), which says why it cannot be removed.
+  }
+}
+
+void CheckpointFolder::recover() const {
+  if (path_exists(path_) || !path_exists(old_)) return;
+  failpoint("checkpoint.before_recover");
+  try {
+    rename_path(old_, path_);
+  } catch (const Error&) {
+    if (!path_exists(path_) || path_exists(old_)) throw;  // else another process did it just now
+  }
+  sync_folder(parent_);
+  failpoint("checkpoint.recovered");
+}
+
+void CheckpointFolder::clear_leftovers() const {
+  recover();
+  remove_staging();
+  if (path_exists(old_)) discard(old_);
+  remove_tree(removed_);
+}
+
+void CheckpointFolder::remove() const { discard(path_); }
+
+void CheckpointFolder::check_target() const {
+  if (!path_exists(path_)) return;
+  if (existing_ == Existing::replace) return check_replaceable();
+  throw Error(ErrorDetails{.problem = "The checkpoint cannot be saved as " + path_,
+                           .expected = "a path where nothing is",
+                           .got = "one that exists",
+                           .hint = "name another one, remove what is there, or ask for it to be "
+                                   "replaced"});
+}
+
+void CheckpointFolder::check_replaceable() const {
+  const bool is_real_folder = is_folder(path_) && !is_link(path_);
+  if (is_real_folder && (looks_like_checkpoint(path_) || entries_of(path_).empty())) return;
+  throw Error(
+      ErrorDetails{.problem = "What is at " + path_ + " cannot be replaced by a checkpoint",
+                   .expected = "a checkpoint, or an empty folder",
+                   .got = is_link(path_)   ? "a symbolic link"
+                          : is_real_folder ? "a folder with other files"
+                                           : "a file",
+                   .hint = is_link(path_) ? "name the folder it leads to" : "name another path"});
+}
+
+void CheckpointFolder::check_files(const Manifest& manifest) const {
+  const std::vector<std::string> problems = wrong_sizes(staging_, manifest);
+  if (problems.empty()) return;
+  throw Error(ErrorDetails{
+      .problem = "The checkpoint " + path_ + " is not whole",
+      .expected = "the files of its manifest in " + staging_,
+      .got = listed(problems),
+      .hint = "all processes must write to the same file system, and only one run to this path"});
+}
+
+void CheckpointFolder::write_manifest(const std::string& text) const {
+  FileWriter file(join_path(staging_, kManifestName));
+  file.write(std::as_bytes(std::span(text)));
+  file.finish();
+}
+
+void CheckpointFolder::sync_folders(const Manifest& manifest) const {
+  std::set<std::string> folders = {staging_};
+  for (const auto& [name, record] : manifest.files) {
+    for (std::string folder = folder_of(name); folder != "."; folder = folder_of(folder)) {
+      folders.insert(join_path(staging_, folder));
+    }
+  }
+  for (const std::string& folder : folders) sync_folder(folder);
+}
+
+void CheckpointFolder::put_in_place() const {
+  check_target();  // again: something may have come there in the meantime
+  if (!path_exists(path_)) {
+    rename_path(staging_, path_);
+  } else if (!exchange_paths(staging_, path_)) {
+    replace_by_two_renames();
+  }
+}
+
+void CheckpointFolder::replace_by_two_renames() const {
+  rename_path(path_, old_);
+  try {
+    sync_folder(parent_);
+    failpoint("checkpoint.old_aside");
+    rename_path(staging_, path_);
+  } catch (...) {
+    rename_back();
+    throw;
+  }
+}
+
+// The Error to be told is the one that came before; the next begin() tries again.
+void CheckpointFolder::rename_back() const noexcept {
+  try {
+    recover();
+  } catch (const std::exception&) {
+  }
+}
+
+// It may be the checkpoint that was replaced, whole: it must not lose files before the disk knows that the new one
+// has its name.
+void CheckpointFolder::remove_staging() const {
+  if (!path_exists(staging_)) return;
+  sync_folder(parent_);
+  remove_tree(staging_);
+}
+
+// The save has succeeded by now. What cannot be removed is left to the next begin().
+void CheckpointFolder::remove_replaced() const {
+  try {
+    for (const std::string& replaced : {staging_, old_}) {
+      if (path_exists(replaced)) discard(replaced);
+    }
+  } catch (const std::exception&) {
+  }
+}
+
+void CheckpointFolder::discard(const std::string& folder) const {
+  remove_tree(removed_);  // of a removal that did not end
+  failpoint("checkpoint.before_remove");
+  rename_path(folder, removed_);
+  sync_folder(parent_);
+  failpoint("checkpoint.set_aside");
+  remove_tree(removed_);
+  failpoint("checkpoint.removed");
+}
+
+}  // namespace accelerant::checkpoint

@@ -1,0 +1,54 @@
+#include "store/checksum.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <charconv>
+#include <new>
+
+namespace accelerant::checkpoint {
+namespace {
+
+constexpr std::size_t kDigits = 16;
+
+}  // namespace
+
+struct Checksum::State {
+  XXH3_state_t* xxh3 = XXH3_createState();  // aligned more strictly than `new` is
+};
+
+void Checksum::Free::operator()(State* state) const {
+  XXH3_freeState(state->xxh3);
+  delete state;
+}
+
+Checksum::Checksum() : state_(new State) {
+  if (state_->xxh3 == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(state_->xxh3);
+}
+
+Checksum::~Checksum() = default;
+
+void Checksum::add(std::span<const std::byte> bytes) {
+  XXH3_64bits_update(state_->xxh3, bytes.data(), bytes.size());
+}
+
+std::uint64_t Checksum::value() const { return XXH3_64bits_digest(state_->xxh3); }
+
+std::uint64_t checksum_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
+std::string to_hex(std::uint64_t value) {
+  std::string text(kDigits, '0');
+  for (std::size_t at = kDigits; at-- > 0; value >>= 4) text[at] = "0123456789abcdef"[value & 15];
+  return text;
+}
+
+std::optional<std::uint64_t> from_hex(std::string_view text) {
+  if (text.size() != kDigits) return std::nullopt;
+  if (text.find_first_not_of("0123456789abcdef") != std::string_view::npos) return std::nullopt;
+  std::uint64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  return value;
+}
+
+}  // namespace accelerant::checkpoint

@@ -1,0 +1,52 @@
+// Writes one file of a checkpoint: in large pieces, with a checksum, and onto the disk.
+//
+//   FileWriter file("checkpoint_3.tmp/model.safetensors");
+//   file.write(bytes);
+//   FileRecord record = file.finish();   // now it survives a crash of the machine
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "accelerant/core/detail/byte_sink.h"
+#include "store/checksum.h"
+#include "store/file_record.h"
+#include "core/fd.h"
+
+namespace accelerant::checkpoint {
+
+enum class SumUp { yes, no };
+
+class FileWriter final : public format::ByteSink {
+ public:
+  // A new file; one that is there already is an Error. Without a checksum, which takes a tenth of the time, the one of
+  // its record is 0.
+  explicit FileWriter(const std::string& path, SumUp sum_up = SumUp::yes);
+
+  // A file that was not finished stays as it is: it lies in a folder that does not count.
+  ~FileWriter() override;
+
+  // After an Error the file takes nothing more, nor can it be finished: it would lack what was in between.
+  void write(std::span<const std::byte> bytes) override;
+
+  // Writes what is left, waits for the disk and closes the file.
+  FileRecord finish();
+
+ private:
+  void flush();
+  void put(std::span<const std::byte> bytes);
+  std::size_t put_piece(std::span<const std::byte> bytes);
+
+  std::string path_;
+  SumUp sum_up_;
+  Fd file_;
+  std::unique_ptr<std::byte[]> buffer_;
+  std::size_t buffered_ = 0;
+  std::uint64_t size_ = 0;
+  Checksum checksum_;
+};
+
+}  // namespace accelerant::checkpoint

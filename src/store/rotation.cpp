@@ -1,0 +1,134 @@
+#include "store/rotation.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <iterator>
+#include <optional>
+#include <ranges>
+#include <set>
+#include <string_view>
+#include <tuple>
+
+#include "accelerant/core/error.h"
+#include "store/checkpoint_folder.h"
+#include "store/verify.h"
+#include "core/files.h"
+
+namespace accelerant::checkpoint {
+namespace {
+
+constexpr std::string_view kPrefix = "checkpoint_";
+constexpr std::size_t kMostDigits = 18;  // fit 64 bits, and one can be added
+
+// Of exactly checkpoint_<digits>.
+std::optional<std::int64_t> number_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  if (name.empty() || name.size() > kMostDigits) return std::nullopt;
+  if (name.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  std::int64_t number = 0;
+  std::from_chars(name.data(), name.data() + name.size(), number);
+  return number;
+}
+
+// The name of the checkpoint beside which something was left; none if `name` is not that of a leftover.
+std::optional<std::string> owner_of_leftover(std::string_view name) {
+  for (const std::string_view suffix : {".old.tmp", ".removed.tmp", ".tmp"}) {
+    if (!name.ends_with(suffix)) continue;
+    const std::string_view owner = name.substr(0, name.size() - suffix.size());
+    if (number_of(owner)) return std::string(owner);
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> entries_if_any(const std::string& folder) {
+  return is_folder(folder) ? entries_of(folder) : std::vector<std::string>();
+}
+
+// Everything with such a name, by number.
+std::vector<NumberedCheckpoint> list_numbered(const std::string& folder) {
+  std::vector<NumberedCheckpoint> found;
+  for (const std::string& name : entries_if_any(folder)) {
+    if (const auto number = number_of(name)) found.push_back({*number, join_path(folder, name)});
+  }
+  std::ranges::sort(found, {}, [](const NumberedCheckpoint& one) {
+    return std::tie(one.number, one.path);  // checkpoint_7 and checkpoint_007 have the same number
+  });
+  return found;
+}
+
+std::string described(const std::string& path, const std::vector<std::string>& problems) {
+  std::string text = path + " cannot be used:";
+  for (const std::string& problem : problems) text += "\n  " + problem;
+  return text;
+}
+
+}  // namespace
+
+std::string checkpoints_folder(const std::string& project) {
+  return join_path(project, "checkpoints");
+}
+
+std::string checkpoint_path(const std::string& folder, std::int64_t number) {
+  return join_path(folder, std::string(kPrefix) + std::to_string(number));
+}
+
+std::vector<NumberedCheckpoint> list_checkpoints(const std::string& folder) {
+  std::vector<NumberedCheckpoint> found = list_numbered(folder);
+  std::erase_if(found, [](const NumberedCheckpoint& one) {
+    return !size_of_file(join_path(one.path, kManifestName)).has_value();
+  });
+  return found;
+}
+
+std::int64_t next_number(const std::string& folder) {
+  const std::vector<NumberedCheckpoint> found = list_numbered(folder);
+  return found.empty() ? 0 : found.back().number + 1;
+}
+
+std::vector<std::string> clean_leftovers(const std::string& folder) {
+  const std::vector<std::string> before = entries_if_any(folder);
+  std::set<std::string> owners;
+  for (const std::string& name : before) {
+    if (const auto owner = owner_of_leftover(name)) owners.insert(*owner);
+  }
+  if (owners.empty()) return {};
+  for (const std::string& owner : owners) {
+    CheckpointFolder(join_path(folder, owner)).clear_leftovers();
+  }
+  sync_folder(folder);
+  std::vector<std::string> gone;
+  std::ranges::set_difference(before, entries_of(folder), std::back_inserter(gone));
+  return gone;
+}
+
+std::vector<std::string> prune(const std::string& folder, std::int64_t keep) {
+  const std::vector<NumberedCheckpoint> found = list_checkpoints(folder);
+  const auto kept = static_cast<std::size_t>(std::max<std::int64_t>(keep, 1));
+  std::vector<std::string> removed;
+  for (std::size_t at = 0; at + kept < found.size(); ++at) {
+    CheckpointFolder(found[at].path).remove();
+    removed.push_back(found[at].path);
+  }
+  return removed;
+}
+
+FoundCheckpoint find_newest_valid(const std::string& folder,
+                                  const std::function<void(const std::string&)>& report) {
+  std::string refused;
+  for (const NumberedCheckpoint& one : std::views::reverse(list_numbered(folder))) {
+    Verification found = verify(one.path, Check::checksums);
+    if (found.is_valid()) return {one.number, one.path, std::move(found.manifest)};
+    const std::string text = described(one.path, found.problems);
+    if (report) report(text);
+    refused += "\n" + text;
+  }
+  throw Error(ErrorDetails{
+      .problem = "There is no checkpoint in " + folder + " that can be used",
+      .expected = "a folder checkpoint_<number> whose files have the sizes and checksums of its "
+                  "manifest",
+      .got = refused.empty() ? "none" : "only" + refused});
+}
+
+}  // namespace accelerant::checkpoint

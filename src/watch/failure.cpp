@@ -1,0 +1,254 @@
+#include "watch/failure.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include <mutex>
+#include <vector>
+
+#include "accelerant/core/error.h"
+#include "core/launched_rank.h"
+#include "core/own_error_file.h"
+#include "core/preempted_handler.h"
+
+namespace accelerant::dist {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Handled {
+  const FailureHandler* owner;
+  int64_t rank;
+  const Progress* progress;
+  Monitor* monitor;
+};
+std::mutex handled_mutex;
+std::terminate_handler handler_before = nullptr;  // while there are any
+
+// The newest last. Never destroyed: a process may also end by an exception after main.
+std::vector<Handled>& handled() {
+  static auto* const all = new std::vector<Handled>();
+  return *all;
+}
+
+// What ends this process. Names neither its rank nor its step.
+struct Ending {
+  std::string message;
+  bool is_consequence = false;
+};
+
+// A process that has saved its state and stops, as it was asked to, has not failed.
+void end_if_preempted() {
+  const std::exception_ptr error = std::current_exception();
+  if (!error) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Preempted& preempted) {
+    const std::lock_guard lock(handled_mutex);
+    if (!handled().empty() && handled().back().monitor != nullptr)
+      handled().back().monitor->fail(ProcessState::left, "");
+    end_preempted(preempted);
+  } catch (...) {  // current_ending says what it is
+  }
+}
+
+Ending current_ending() {
+  const std::exception_ptr error = std::current_exception();
+  if (!error) return {"std::terminate was called without an exception"};
+  try {
+    std::rethrow_exception(error);
+  } catch (const ExchangeError& failed) {
+    return {failed.brief(), failed.is_consequence()};
+  } catch (const std::exception& exception) {
+    return {exception.what()};
+  } catch (...) {
+    return {"an exception that is no std::exception"};
+  }
+}
+
+int64_t rank_of_environment() {
+  const std::string text = launched_rank();
+  int64_t rank = -1;
+  std::from_chars(text.data(), text.data() + text.size(), rank);
+  return rank;
+}
+
+std::string without_stack(const std::string& message) {
+  const size_t end = std::min(message.find("\nException raised from"), message.find("\nframe #"));
+  std::string text = message.substr(0, end);
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+[[noreturn]] void end_process() {
+  static std::atomic<bool> ending = false;
+  if (ending.exchange(true))  // another thread is at it, and will end this process
+    while (true) ::pause();
+  end_if_preempted();
+  const Ending how = current_ending();
+  // Held to the end: what it points to must not go meanwhile.
+  const std::lock_guard lock(handled_mutex);
+  const Handled* const who = handled().empty() ? nullptr : &handled().back();
+  ErrorReport report{.message = without_stack(how.message),
+                     .rank = who != nullptr ? who->rank : rank_of_environment(),
+                     .is_consequence = how.is_consequence};
+  // Before the first backward there is none.
+  if (who != nullptr && who->progress->step() > 0) report.step = who->progress->step();
+  if (const auto path = own_error_file()) write_error_report(*path, report);
+  const std::string where = report.step ? " in step " + std::to_string(*report.step) : "";
+  std::fflush(stdout);
+  std::fprintf(stderr, "[rank %lld] terminated%s: %s\n", static_cast<long long>(report.rank),
+               where.c_str(), how.message.c_str());
+  std::fflush(stderr);
+  // Before the connections close with this process, so that the others can say who was the first.
+  if (who != nullptr && who->monitor != nullptr)
+    who->monitor->fail(ProcessState::failed, report.message);
+  ::_exit(1);
+}
+
+// Before there is a FailureHandler, and after the last: a launcher that reads error reports should have one
+// also of a program that fails while it reads its arguments. Runs when the program is loaded; a handler that
+// the program sets in main takes its place.
+[[maybe_unused]] const bool is_launched = [] {
+  const bool launched = own_error_file() && rank_of_environment() >= 0;
+  if (launched) std::set_terminate(end_process);
+  return launched;
+}();
+
+enum class Reason { ended, timeout, other };
+
+bool contains_any(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts)
+    if (text.find(part) != std::string::npos) return true;
+  return false;
+}
+
+// By the texts of Gloo, NCCL and the store.
+Reason reason_of(const std::string& text) {
+  if (contains_any(text, {"Timed out waiting", "Application timeout", "timed out", "timeout after",
+                          "Wait timeout", "collective operation timeout"}))
+    return Reason::timeout;
+  if (contains_any(text, {"Connection closed by peer", "Connection reset by peer", "Broken pipe",
+                          "Connection refused", "Socket closed", "socket closed", "shutdown"}))
+    return Reason::ended;
+  return Reason::other;
+}
+
+}  // namespace
+
+std::string c10d_message(const std::string& message) {
+  std::string text = without_stack(message);
+  // Gloo's good wishes.
+  for (const char* wishes : {". This may indicate", ". This is typically"})
+    text.resize(std::min(text.find(wishes), text.size()));
+  // "[/path/in/the/sources/of/gloo.cc:123] " in front.
+  if (text.starts_with("[/") && text.find("] ") != std::string::npos) {
+    text.erase(0, text.find("] ") + 2);
+  }
+  return text;
+}
+
+namespace {
+
+// Writing to a connection whose other end has gone shall be an error of that call. c10d relies on Python, which
+// ignores the signal that would end this process instead.
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
+FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor) {
+  ignore_broken_pipes();
+  handle_preempted();  // below this one, to be there when it has gone
+  const std::lock_guard lock(handled_mutex);
+  if (handled().empty()) handler_before = std::set_terminate(end_process);
+  handled().push_back({this, rank, &progress, monitor});
+}
+
+FailureHandler::~FailureHandler() {
+  const std::lock_guard lock(handled_mutex);
+  std::erase_if(handled(), [this](const Handled& one) { return one.owner == this; });
+  // Unless the program has set one of its own since.
+  if (handled().empty() && std::get_terminate() == end_process) std::set_terminate(handler_before);
+}
+
+namespace {
+
+struct ExchangeFailure {
+  std::string cause = {};
+  std::string hint = {};
+  const char* what = "";  // happened to this process
+  bool lost_connection = false;
+  std::string original = {};  // what the connection said, if the cause is another
+};
+
+[[noreturn]] void throw_exchange_error(ExchangeFailure failure, const FailedExchange& exchange) {
+  failure.cause[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(failure.cause[0])));
+  const std::string why = failure.cause + "; " + failure.hint + ". ";
+  const std::string said = failure.original.empty() ? "" : ": " + failure.original;
+  const std::string what = std::string(" ") + failure.what;
+  const std::string who =
+      "Rank " + std::to_string(exchange.rank) + " of " + std::to_string(exchange.size);
+  const std::string operation = exchange.operation;
+  throw ExchangeError(
+      why + who + what + " (" + operation + ", step " + std::to_string(exchange.step) + ")" + said,
+      why + "This process" + what + " (" + operation + ")" + said, failure.lost_connection);
+}
+
+}  // namespace
+
+void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) {
+  std::string original;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& exception) {
+    original = c10d_message(exception.what());
+  } catch (...) {
+    original = "an exception that is no std::exception";
+  }
+
+  const Reason reason = reason_of(original);
+  Monitor* const monitor = exchange.monitor;
+  if (monitor != nullptr && reason != Reason::other) monitor->fail(ProcessState::lost, original);
+  constexpr milliseconds patience(500);
+  switch (reason) {
+    case Reason::ended: {
+      const EndOfOthers why =
+          monitor == nullptr ? EndOfOthers{.cause = "another process has closed its connection",
+                                           .hint = "look at the output of the others"}
+                             : monitor->who_ended(patience);
+      throw_exchange_error({.cause = why.cause,
+                            .hint = why.hint,
+                            .what = "lost its connection to another process",
+                            .lost_connection = true,
+                            .original = original},
+                           exchange);
+    }
+    case Reason::timeout:
+      throw_exchange_error(
+          {.cause = monitor == nullptr ? "there was no answer" : monitor->who_is_late(patience),
+           .hint = "where processes are only slow, raise the timeout of the process group",
+           .what = "waited too long for the others",
+           .original = original},
+          exchange);
+    case Reason::other:
+      break;
+  }
+  throw_exchange_error({.cause = original,
+                        .hint = "look at the output of the other processes for the first error",
+                        .what = "failed to exchange data"},
+                       exchange);
+}
+
+}  // namespace accelerant::dist

@@ -1,0 +1,32 @@
+// What a process writes about itself for the others.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "watch/progress.h"
+
+namespace accelerant::dist {
+
+enum class ProcessState {
+  running,
+  left,    // has ended its part of the run, with no exchanges to come
+  failed,  // is about to end with an error of its own
+  lost,    // is about to end because its exchange with the others failed
+};
+
+struct Heartbeat {
+  int64_t beat = 0;  // how many were written before
+  ProcessState state = ProcessState::running;
+  std::string message = {};  // of the error, if there is one
+  ProgressSnapshot progress = {};
+};
+
+std::string to_json(const Heartbeat& heartbeat);
+
+// Nothing if the text is no heartbeat.
+std::optional<Heartbeat> heartbeat_of(std::string_view json);
+
+}  // namespace accelerant::dist

@@ -1,0 +1,198 @@
+#include "watch/network.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "accelerant/core/error.h"
+
+namespace accelerant::dist {
+namespace {
+
+constexpr const char* interface_hint =
+    "name the network interface that leads to the other machines: GLOO_SOCKET_IFNAME=eth0";
+
+std::string text_of(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  const void* bytes = nullptr;
+  if (address->sa_family == AF_INET)
+    bytes = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+  else
+    bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  return inet_ntop(address->sa_family, bytes, text, sizeof(text)) == nullptr ? "" : text;
+}
+
+bool is_loopback(const std::string& address) {
+  return address == "::1" || address.starts_with("127.");
+}
+
+// Those of interfaces that are up.
+std::vector<InterfaceAddress> addresses_of_this_machine() {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, freeifaddrs);
+  std::vector<InterfaceAddress> found;
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    found.push_back({.interface = entry->ifa_name,
+                     .address = text_of(entry->ifa_addr),
+                     .loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0});
+  }
+  return found;
+}
+
+void check_interface(const std::string& name) {
+  if (if_nametoindex(name.c_str()) != 0) return;
+  std::set<std::string> names;  // an interface may have several addresses
+  for (const auto& entry : addresses_of_this_machine()) names.insert(entry.interface);
+  std::string known;
+  for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
+  throw Error(ErrorDetails{.problem = "There is no such network interface",
+                           .expected = "one of " + known,
+                           .got = name,
+                           .hint = "look at GLOO_SOCKET_IFNAME"});
+}
+
+// The local address from which `peer` is reached: a datagram socket that is connected has one,
+// though nothing was sent. Empty if there is no way.
+std::string address_towards(const addrinfo& peer) {
+  const int descriptor = socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return "";
+  sockaddr_storage local{};
+  socklen_t length = sizeof(local);
+  const bool found = connect(descriptor, peer.ai_addr, peer.ai_addrlen) == 0 &&
+                     getsockname(descriptor, reinterpret_cast<sockaddr*>(&local), &length) == 0;
+  close(descriptor);
+  return found ? text_of(reinterpret_cast<const sockaddr*>(&local)) : "";
+}
+
+// Bridges to containers and virtual machines have addresses that mean nothing elsewhere.
+bool is_bridge(const std::string& interface) {
+  for (const char* prefix : {"docker", "virbr", "veth", "br-", "cni", "lxcbr", "lxdbr"})
+    if (interface.starts_with(prefix)) return true;
+  return false;
+}
+
+// Seen from another machine.
+std::string address_between_machines(const Environment& environment) {
+  addrinfo wanted{};
+  wanted.ai_family = AF_UNSPEC;
+  wanted.ai_socktype = SOCK_DGRAM;
+  addrinfo* first = nullptr;
+  const std::string port = std::to_string(environment.master_port);
+  const int failed = getaddrinfo(environment.master_address.c_str(), port.c_str(), &wanted, &first);
+  if (failed != 0)
+    throw Error(ErrorDetails{.problem = "The address of process 0 cannot be resolved",
+                             .expected = "MASTER_ADDR that this machine knows",
+                             .got = environment.master_address + " (" + gai_strerror(failed) + ")",
+                             .hint =
+                                 "set MASTER_ADDR to an address such as 10.0.0.1, and if need be "
+                                 "GLOO_SOCKET_IFNAME to the interface that leads there"});
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, freeaddrinfo);
+
+  bool reachable = false;
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const addrinfo* peer = first; peer != nullptr; peer = peer->ai_next) {
+      if (peer->ai_family != family) continue;
+      const std::string address = address_towards(*peer);
+      if (!address.empty() && !is_loopback(address)) return address;
+      reachable = reachable || !address.empty();
+    }
+  }
+  // From this machine itself its own name may lead to a loopback address.
+  if (reachable)
+    if (const auto address = address_to_others(addresses_of_this_machine())) return *address;
+  throw Error(ErrorDetails{.problem = "No address of this machine leads to the other machines",
+                           .expected = "a way to MASTER_ADDR=" + environment.master_address,
+                           .hint = interface_hint});
+}
+
+// The smallest quota on the way from the control group of this process up to the root.
+std::optional<double> cores_of_control_group() {
+  std::ifstream groups("/proc/self/cgroup");
+  std::string path;
+  for (std::string line; std::getline(groups, line);)
+    if (line.starts_with("0::")) path = line.substr(3);
+  std::optional<double> least;
+  while (true) {
+    std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
+    std::string line;
+    if (std::getline(file, line)) {
+      const auto cores = cores_of_quota(line);
+      if (cores && (!least || *cores < *least)) least = cores;
+    }
+    if (path.empty()) return least;
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+}
+
+double usable_cores() {
+  double cores = std::max(1U, std::thread::hardware_concurrency());
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  // Fails on machines with more cores than a cpu_set_t holds; those are not short of them.
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
+  const auto quota = cores_of_control_group();
+  return quota ? std::min(cores, *quota) : cores;
+}
+
+}  // namespace
+
+GlooEndpoint gloo_endpoint(const Environment& environment, const std::string& interface) {
+  const char* const variable = std::getenv("GLOO_SOCKET_IFNAME");
+  std::string named = !interface.empty() || variable == nullptr ? interface : variable;
+  named.resize(std::min(named.find(','), named.size()));
+  if (!named.empty()) {
+    check_interface(named);
+    return {.is_interface = true, .name = named};
+  }
+  if (environment.on_one_machine()) return {.name = "127.0.0.1"};
+  return {.name = address_between_machines(environment)};
+}
+
+int threads_per_process(const Environment& environment) {
+  const double cores = usable_cores() / static_cast<double>(environment.local_num_processes);
+  return std::max(1, static_cast<int>(cores));
+}
+
+std::optional<std::string> address_to_others(const std::vector<InterfaceAddress>& addresses) {
+  for (const bool bridges : {false, true}) {
+    for (const bool version_6 : {false, true}) {
+      for (const InterfaceAddress& entry : addresses) {
+        if (entry.loopback || is_loopback(entry.address)) continue;
+        if (is_bridge(entry.interface) != bridges) continue;
+        if ((entry.address.find(':') != std::string::npos) != version_6) continue;
+        // Good on one link only, and only together with the number of the interface.
+        if (entry.address.starts_with("fe80:")) continue;
+        return entry.address;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<double> cores_of_quota(std::string_view cpu_max) {
+  std::istringstream text{std::string(cpu_max)};
+  double quota = 0;
+  double period = 0;
+  if (!(text >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;
+  return quota / period;
+}
+
+}  // namespace accelerant::dist

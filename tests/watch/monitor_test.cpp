@@ -1,0 +1,245 @@
+#include "watch/monitor.h"
+
+#include <accelerant/core/log.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/expect_error.h"
+
+namespace {
+
+using accelerant::LogLevel;
+using accelerant::dist::Board;
+using accelerant::dist::Monitor;
+using accelerant::dist::MonitorOptions;
+using accelerant::dist::ProcessState;
+using accelerant::dist::Progress;
+using std::chrono::milliseconds;
+
+// A store in memory, which can stop answering.
+struct Shared {
+  std::mutex mutex = {};
+  std::vector<std::string> texts = {};
+  bool answers = true;
+};
+
+class MemoryBoard : public Board {
+ public:
+  MemoryBoard(std::shared_ptr<Shared> shared, size_t rank)
+      : shared_(std::move(shared)), rank_(rank) {}
+
+  void write(const std::string& text) override {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->texts[rank_] = text;
+  }
+  bool flush(milliseconds) override { return true; }
+  std::optional<std::vector<std::string>> read(milliseconds) override {
+    const std::lock_guard lock(shared_->mutex);
+    if (!shared_->answers) return std::nullopt;
+    return shared_->texts;
+  }
+  std::string last_error() const override { return ""; }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+  size_t rank_;
+};
+
+// What the monitors say, for tests that wait until they say it.
+class Said {
+ public:
+  Said() {
+    before_ = accelerant::set_log_handler([this](LogLevel, std::string_view text) { add(text); });
+  }
+  ~Said() { accelerant::set_log_handler(before_); }
+
+  void add(std::string_view text) {
+    const std::lock_guard lock(mutex_);
+    texts_.emplace_back(text);
+    changed_.notify_all();
+  }
+
+  // The first text with this part in it; empty if none comes in a long time.
+  std::string await(const std::string& part) {
+    std::unique_lock lock(mutex_);
+    std::string found;
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] {
+      for (const auto& text : texts_)
+        if (text.find(part) != std::string::npos) found = text;
+      return !found.empty();
+    });
+    return found;
+  }
+
+  size_t count() {
+    const std::lock_guard lock(mutex_);
+    return texts_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> texts_;
+  accelerant::LogHandler before_;
+};
+
+// All processes of a run, in this one.
+struct Processes {
+  explicit Processes(size_t size, const MonitorOptions& monitor_options)
+      : progress(size), options(monitor_options) {
+    shared->texts.resize(size);
+  }
+
+  void start() {
+    for (size_t rank = 0; rank < progress.size(); ++rank) start(rank);
+  }
+
+  void start(size_t rank) {
+    monitors.push_back(
+        std::make_unique<Monitor>(static_cast<int64_t>(rank), static_cast<int64_t>(progress.size()),
+                                  options, std::make_unique<MemoryBoard>(shared, rank),
+                                  progress[rank], [this, rank](const std::string& error) {
+                                    said.add("rank " + std::to_string(rank) + ": " + error);
+                                  }));
+  }
+
+  // Until the heartbeat of a rank names this.
+  void await_heartbeat(size_t rank, const std::string& part) {
+    for (int i = 0; i < 20'000; ++i) {
+      {
+        const std::lock_guard lock(shared->mutex);
+        if (shared->texts[rank].find(part) != std::string::npos) return;
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    ADD_FAILURE() << "rank " << rank << " has written nothing of " << part;
+  }
+
+  Said said;  // also by ranks that would have ended
+  std::shared_ptr<Shared> shared = std::make_shared<Shared>();
+  std::vector<Progress> progress;
+  MonitorOptions options;
+  std::vector<std::unique_ptr<Monitor>> monitors;
+};
+
+MonitorOptions quick() {
+  return {.interval = milliseconds(5),
+          .stuck_after = milliseconds(30),
+          .mismatch_after = milliseconds(10)};
+}
+
+TEST(MonitorTest, NamesAHungProcessAndItsReturn) {
+  Processes run(2, quick());
+  run.start();
+  {
+    const auto gather = run.progress[0].collective("gather");
+    EXPECT_TRUE(contains(run.said.await("rank 1 is at step 0, in user code"),
+                         "rank 0 waits in gather (exchange 1)"));
+  }
+  EXPECT_NE(run.said.await("rank 1 goes on"), "");
+}
+
+TEST(MonitorTest, EveryProcessThatWaitsInVainIsTold) {
+  Processes run(3, quick());
+  run.start();
+  const auto gather = run.progress[0].collective("gather");
+  const auto also = run.progress[1].collective("gather");
+  // Else the first of them that waits in vain has only one of them to name.
+  for (const size_t rank : {0U, 1U}) run.await_heartbeat(rank, "gather");
+  const auto barrier = run.progress[2].collective("barrier");
+  EXPECT_TRUE(contains(run.said.await("rank 0: waits in vain"), "exchange 1 of rank 2 is barrier"));
+  EXPECT_NE(run.said.await("rank 1: waits in vain"), "");
+  EXPECT_TRUE(contains(run.said.await("rank 2: waits in vain"), "exchange 1 of ranks 0 and 1 is"));
+}
+
+TEST(MonitorTest, AProcessThatHasLeftIsNotWaitedFor) {
+  Processes run(2, quick());
+  run.start();
+  run.monitors[1]->stop();
+  const auto gather = run.progress[0].collective("gather");
+  EXPECT_TRUE(contains(run.said.await("waits in vain"), "rank 1 has finished"));
+}
+
+TEST(MonitorTest, SaysThatTheStoreIsSilent) {
+  Processes run(2, quick());
+  run.start();
+  {
+    const std::lock_guard lock(run.shared->mutex);
+    run.shared->answers = false;
+  }
+  EXPECT_NE(run.said.await("the store has not answered"), "");
+}
+
+TEST(MonitorTest, NothingIsSaidOfProcessesThatEnd) {
+  Processes run(3, {});
+  run.start();
+  for (int i = 0; i < 100; ++i)
+    for (auto& progress : run.progress) {
+      const auto gather = progress.collective("gather");
+    }
+  for (auto& monitor : run.monitors) monitor->stop();
+  EXPECT_EQ(run.said.count(), 0U);
+}
+
+TEST(MonitorTest, WhoEnded) {
+  Processes run(3, quick());
+  run.start();
+  // 1 and 0 have lost a connection; so it must have been that of 2.
+  run.monitors[1]->fail(ProcessState::lost, "Connection closed by peer");
+  run.monitors[0]->fail(ProcessState::lost, "Connection closed by peer");
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)).cause,
+            "rank 2 has ended without a word");
+  // Unless it says so.
+  run.monitors[2]->fail(ProcessState::failed, "out of memory");
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)).cause, "rank 2 failed: out of memory");
+}
+
+TEST(MonitorTest, WhoEndedIsNotKnownForLong) {
+  Processes run(3, quick());
+  run.start();
+  run.monitors[0]->fail(ProcessState::lost, "Connection closed by peer");
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)).cause,
+            "of ranks 1 and 2 at least one has ended without a word");
+  run.shared->answers = false;
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)).cause,
+            "the store does not answer either: the process that serves it, rank 0 or the launcher, "
+            "has ended or is cut off");
+}
+
+TEST(MonitorTest, WhoIsLate) {
+  Processes run(2, {});
+  const auto gather = run.progress[0].collective("gather");
+  run.progress[1].begin_step();
+  run.start();
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::string text;
+  // Not before its heartbeat is there, nor while it is late on a busy machine.
+  while (text != "rank 1 is behind, at step 1, in user code") {
+    ASSERT_LT(std::chrono::steady_clock::now(), patience) << text;
+    text = run.monitors[0]->who_is_late(milliseconds(1000));
+  }
+}
+
+TEST(MonitorTest, AWorldLeftByAnExceptionHasFailed) {
+  Processes run(2, quick());
+  run.start();
+  try {
+    const struct Stop {
+      Monitor* monitor;
+      ~Stop() { monitor->stop(); }
+    } stop{run.monitors[1].get()};
+    throw std::runtime_error("any");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)).cause, "rank 1 failed: an exception");
+}
+
+}  // namespace
