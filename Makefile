@@ -14,7 +14,7 @@ build_dir = $(if $(filter release,$(PRESET)),build,build/$(PRESET))
 cmake_build = cmake --build --preset $(PRESET) -j $(JOBS)
 python = $$(sed -n 's/^set(ACCELERANT_PYTHON "\([^"]*\)".*/\1/p' build/setup.cmake)
 
-.PHONY: help build demo test test-long fuzz bench bench-check lint format clean distclean
+.PHONY: help build demo test check test-long fuzz bench bench-check build-times lint format clean distclean
 
 help: ## Show this text
 	@echo 'Usage: make TARGET [PRESET=release|dev|asan|tsan] [JOBS=N]'
@@ -40,6 +40,12 @@ test: ## Build everything and run the tests, except the long ones
 	@$(cmake_build)
 	@ctest --preset $(PRESET) -j $(JOBS) $(ARGS)
 
+check: ## Build and run one test program (TEST=amp_test, ARGS='--gtest_filter=...'); quick with PRESET=dev
+	@scripts/setup build
+	@scripts/configure $(PRESET)
+	@$(cmake_build) --target $(or $(TEST),$(error Name the program, as in: make check PRESET=dev TEST=amp_test))
+	@$(build_dir)/bin/$(TEST) $(ARGS)
+
 test-long: ## Run all tests, the long ones too (preset release)
 	@scripts/setup test
 	@scripts/configure release
@@ -63,6 +69,9 @@ bench-check: ## Measure shortly, and fail where a ratio is 15 % under the stored
 	@scripts/configure $(PRESET)
 	@$(cmake_build) --target benchmark-programs
 	@$(python) benchmarks/check.py --build $(build_dir) $(ARGS)
+
+build-times: ## Show how long the compiler took for each room
+	@scripts/build-times $(build_dir)
 
 lint: ## Check format and style of all files
 	@scripts/setup lint

@@ -1,9 +1,10 @@
 # A room is a folder of src/ and an object library of its own (docs/architecture.md has the table of
 # rooms). The rooms without torch become accelerant::core, those with it accelerant::accelerant.
 #
-# The files of a room are joined into few units (ACCELERANT_JOIN_UNITS): most of the time of a unit
-# goes into torch's headers, so that joined the library compiles five times as fast. The preset dev
-# compiles file by file, so that a change costs one of them.
+# The files of a room are joined into one unit (ACCELERANT_JOIN_UNITS): most of the time of a unit goes
+# into torch's headers, so that joined the library compiles in a quarter of the time. Names in anonymous
+# namespaces must therefore be unique in a room. The preset dev compiles file by file, so that a change
+# costs one of them.
 
 # accelerant_room(name [TORCH] SOURCES sources...)
 function(accelerant_room name)
@@ -12,9 +13,8 @@ function(accelerant_room name)
   add_library(${target} OBJECT ${room_SOURCES})
   accelerant_target(${target})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src")
-  target_include_directories(${target} SYSTEM PRIVATE ${XXHASH_INCLUDE_DIR})
-  target_link_libraries(${target} PRIVATE nlohmann_json::nlohmann_json ZLIB::ZLIB)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ACCELERANT_JOIN_UNITS} UNITY_BUILD_BATCH_SIZE 16)
+  target_link_libraries(${target} PRIVATE nlohmann_json::nlohmann_json)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ACCELERANT_JOIN_UNITS} UNITY_BUILD_BATCH_SIZE 0)
   if(room_TORCH)
     target_include_directories(${target} SYSTEM PRIVATE "${PROJECT_SOURCE_DIR}/src/compat/gloo_headers")
     target_link_libraries(${target} PRIVATE torch)
@@ -32,8 +32,6 @@ function(accelerant_room name)
     endif()
     set_property(GLOBAL APPEND PROPERTY ACCELERANT_TORCH_ROOMS ${target})
   else()
-    # Not with torch, whose headers bring another version of fmt.
-    target_link_libraries(${target} PRIVATE spdlog::spdlog)
     set_property(GLOBAL APPEND PROPERTY ACCELERANT_PLAIN_ROOMS ${target})
   endif()
 endfunction()

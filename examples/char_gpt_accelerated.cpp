@@ -38,7 +38,7 @@ int main(int argc, char** argv) try {
                    .save_on_preemption = false}});  // SIGTERM ends it
   // With several processes each draws documents of its own.
   torch::manual_seed(1 + static_cast<uint64_t>(accelerator.process_index()));
-  const examples::GptOptions options{.vocabulary = documents.vocabulary().size()};
+  const examples::GptOptions options{.vocabulary = documents.text().symbols()};
   examples::CharGpt net(options);
   torch::optim::AdamW adamw(net->parameters(),
                             torch::optim::AdamWOptions(largest_rate).betas({0.9, 0.99}));
@@ -80,7 +80,7 @@ int main(int argc, char** argv) try {
 
   net->eval();
   const auto sample =
-      examples::generate(net, documents.vocabulary(), documents.beginning(2), 300, device);
+      examples::generate(net, documents.text(), documents.beginning(2), 300, device);
   std::printf("\n%s\n", sample.c_str());
   return 0;
 } catch (const std::exception& error) {

@@ -42,7 +42,7 @@ int main(int argc, char** argv) try {
   const examples::Documents documents(path);
   const torch::Device device(torch::cuda::is_available() ? torch::kCUDA : torch::kCPU);
   torch::manual_seed(1);
-  const examples::GptOptions options{.vocabulary = documents.vocabulary().size()};
+  const examples::GptOptions options{.vocabulary = documents.text().symbols()};
   examples::CharGpt net(options);
   net->to(device);
   torch::optim::AdamW optimizer(net->parameters(),
@@ -77,7 +77,7 @@ int main(int argc, char** argv) try {
 
   net->eval();
   const auto sample =
-      examples::generate(net, documents.vocabulary(), documents.beginning(2), 300, device);
+      examples::generate(net, documents.text(), documents.beginning(2), 300, device);
   std::printf("\n%s\n", sample.c_str());
   return 0;
 } catch (const std::exception& error) {

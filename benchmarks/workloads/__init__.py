@@ -1,7 +1,7 @@
 """What is measured. A workload is a module with cases(settings): its rows, to be measured one by one."""
 
-from workloads import checkpoint, ddp, launch, loader, loop, memory, startup, step, tail, waits
+from workloads import checkpoint, ddp, headers, launch, loader, loop, memory, startup, step, tail, waits
 
 # In the order of the table.
 ALL = {"tail": tail, "step": step, "loop": loop, "waits": waits, "memory": memory, "loader": loader,
-       "checkpoint": checkpoint, "startup": startup, "launch": launch, "ddp": ddp}
+       "checkpoint": checkpoint, "startup": startup, "launch": launch, "ddp": ddp, "compile": headers}

@@ -1,11 +1,12 @@
 // A small GPT on characters: the network, and the text that one writes.
 #pragma once
 
-#include <accelerant/data/vocabulary.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <string>
+
+#include "common/char_text.h"
 
 namespace examples {
 
@@ -112,14 +113,13 @@ class CharGptImpl : public torch::nn::Module {
 };
 TORCH_MODULE(CharGpt);
 
-// Lets the network go on from `prompt` until it ends the line, for at most `count` characters. A lower
-// temperature takes fewer risks.
-inline std::string generate(CharGpt& net, const accelerant::data::Vocabulary& vocabulary,
-                            const std::string& prompt, int64_t count, torch::Device device,
-                            double temperature = 0.8) {
+// Lets the network go on from the tokens of `prompt` until it ends the line, for at most `count`
+// characters. A lower temperature takes fewer risks.
+inline std::string generate(CharGpt& net, const CharText& text, const torch::Tensor& prompt,
+                            int64_t count, torch::Device device, double temperature = 0.8) {
   const torch::NoGradGuard no_grad;
-  const auto line_end = vocabulary.token(U'\n');
-  auto tokens = vocabulary.encode(prompt).to(device, torch::kLong).unsqueeze(0);
+  const int64_t line_end = text.token('\n');
+  auto tokens = prompt.to(device).unsqueeze(0);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t begin = std::max<int64_t>(0, tokens.size(1) - net->options().context);
     const auto logits = net->forward(tokens.slice(1, begin)).select(1, -1);
@@ -128,7 +128,7 @@ inline std::string generate(CharGpt& net, const accelerant::data::Vocabulary& vo
     if (next.item<int64_t>() == line_end) break;
     tokens = torch::cat({tokens, next}, 1);
   }
-  return vocabulary.decode(tokens);
+  return text.decode(tokens);
 }
 
 }  // namespace examples

@@ -1,13 +1,14 @@
 // A text as separate documents of uneven length, and random batches of them.
 #pragma once
 
-#include <accelerant/core/error.h>
-#include <accelerant/data/text.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "common/char_text.h"
 
 namespace examples {
 
@@ -23,27 +24,27 @@ struct DocumentBatch {
 // The paragraphs of a text: a document ends where a line is empty.
 class Documents {
  public:
-  explicit Documents(const std::string& path)
-      : corpus_(accelerant::data::read_text(path)), tokens_(corpus_.tokens.to(torch::kLong)) {
-    const auto newline = corpus_.vocabulary.token(U'\n').value_or(-1);
-    const auto* const data = tokens_.data_ptr<int64_t>();
+  explicit Documents(const std::string& path) : text_(path) {
+    const int64_t newline = text_.token('\n');
+    const torch::Tensor& tokens = text_.tokens();
+    const auto* const data = tokens.data_ptr<int64_t>();
     int64_t begin = 0;
-    for (int64_t i = 1; i <= tokens_.size(0); ++i) {
-      const bool ends = i == tokens_.size(0) || (data[i] == newline && data[i - 1] == newline);
+    for (int64_t i = 1; i <= tokens.size(0); ++i) {
+      const bool ends = i == tokens.size(0) || (data[i] == newline && data[i - 1] == newline);
       if (!ends) continue;
-      if (i - begin >= 2) documents_.push_back(tokens_.slice(0, begin, i));
+      if (i - begin >= 2) documents_.push_back(tokens.slice(0, begin, i));
       begin = i + 1;
     }
-    if (documents_.empty()) throw accelerant::Error(path + ": there is no paragraph to learn from");
+    if (documents_.empty()) {
+      throw std::runtime_error(path + ": there is no paragraph to learn from");
+    }
   }
 
-  const accelerant::data::Vocabulary& vocabulary() const { return corpus_.vocabulary; }
+  const CharText& text() const { return text_; }
   std::size_t size() const { return documents_.size(); }
 
-  // The first characters of the text.
-  std::string beginning(int64_t characters) const {
-    return vocabulary().decode(documents_[0].slice(0, 0, characters));
-  }
+  // The first tokens of the text.
+  torch::Tensor beginning(int64_t tokens) const { return documents_[0].slice(0, 0, tokens); }
 
   // Random documents, each from a random place on, at most `longest` tokens of it.
   DocumentBatch random_batch(int64_t batch_size, int64_t longest) const {
@@ -74,8 +75,7 @@ class Documents {
     return torch::randint(static_cast<int64_t>(limit), {1}, torch::kLong).item<int64_t>();
   }
 
-  accelerant::data::TextCorpus corpus_;
-  torch::Tensor tokens_;
+  CharText text_;
   std::vector<torch::Tensor> documents_;
 };
 

@@ -33,13 +33,13 @@ torch::Device choose_device(const Options& options) {
 }
 
 // Float pictures on the device, once: the set is small.
-accelerant::data::Mnist prepare(accelerant::data::Mnist data, const Options& options,
-                                torch::Device device) {
+examples::FashionMnist prepare(examples::FashionMnist data, const Options& options,
+                               torch::Device device) {
   if (options.limit > 0) {
     data.train.images = data.train.images.slice(0, 0, options.limit);
     data.train.labels = data.train.labels.slice(0, 0, options.limit);
   }
-  for (accelerant::data::LabelledImages* part : {&data.train, &data.test}) {
+  for (examples::LabelledImages* part : {&data.train, &data.test}) {
     part->images = examples::normalised(part->images.to(device));
     part->labels = part->labels.to(device);
   }

@@ -1,7 +1,7 @@
 #include "speed.h"
 
-#include <accelerant/watch/environment.h>
 #include <accelerant/track/progress_bar.h>
+#include <accelerant/watch/environment.h>
 
 #include <algorithm>
 #include <chrono>
@@ -41,8 +41,8 @@ torch::Tensor share_of(const torch::Tensor& rows, const Options& options) {
 // One network with the batch it trains on, and the time of each round.
 class Contestant {
  public:
-  Contestant(Precision precision, const Options& options,
-             const accelerant::data::LabelledImages& train, torch::Device device)
+  Contestant(Precision precision, const Options& options, const examples::LabelledImages& train,
+             torch::Device device)
       : trainer_(seeded(precision, options, device)),
         images_(share_of(train.images, options)),
         labels_(share_of(train.labels, options)),
@@ -83,7 +83,7 @@ class Contestant {
 
 }  // namespace
 
-SpeedComparison compare_with_fp32(const Options& options, const accelerant::data::Mnist& data,
+SpeedComparison compare_with_fp32(const Options& options, const examples::FashionMnist& data,
                                   torch::Device device) {
   Contestant chosen(options.precision, options, data.train, device);
   Contestant fp32(Precision::fp32, options, data.train, device);

@@ -1,9 +1,9 @@
 // How fast a precision trains, against float32 on the same machine in the same minute.
 #pragma once
 
-#include <accelerant/data/mnist.h>
 #include <torch/torch.h>
 
+#include "common/fashion_mnist.h"
 #include "options.h"
 
 namespace demo {
@@ -16,7 +16,7 @@ struct SpeedComparison {
 
 // Trains two fresh, identical networks in turn, a few steps each. The pictures in `data` are floats
 // on `device`. Throws Interrupted.
-SpeedComparison compare_with_fp32(const Options& options, const accelerant::data::Mnist& data,
+SpeedComparison compare_with_fp32(const Options& options, const examples::FashionMnist& data,
                                   torch::Device device);
 
 }  // namespace demo

@@ -65,7 +65,7 @@ double test_accuracy(Trainer& trainer, const Loader& test) {
 
 }  // namespace
 
-TrainingResult train(const Options& options, const accelerant::data::Mnist& data,
+TrainingResult train(const Options& options, const examples::FashionMnist& data,
                      torch::Device device) {
   accelerant::set_seed(static_cast<uint64_t>(options.seed));
   Trainer trainer(options.precision, device, options.width, peak_learning_rate);

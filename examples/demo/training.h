@@ -1,9 +1,9 @@
 // Trains over the whole data set, with a progress bar, and tests the result.
 #pragma once
 
-#include <accelerant/data/mnist.h>
 #include <torch/torch.h>
 
+#include "common/fashion_mnist.h"
 #include "options.h"
 
 namespace demo {
@@ -18,7 +18,7 @@ struct TrainingResult {
 };
 
 // The pictures in `data` are floats on `device`. Throws Interrupted.
-TrainingResult train(const Options& options, const accelerant::data::Mnist& data,
+TrainingResult train(const Options& options, const examples::FashionMnist& data,
                      torch::Device device);
 
 }  // namespace demo

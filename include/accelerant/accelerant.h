@@ -11,6 +11,7 @@
 #include "accelerant/checkpoint/models.h"
 #include "accelerant/checkpoint/training_files.h"
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "accelerant/core/log.h"
 #include "accelerant/data/loader.h"
 #include "accelerant/dist/collectives.h"

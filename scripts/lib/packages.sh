@@ -7,12 +7,10 @@ data_folder=/usr/share/datasets/fashion-mnist
 # Looking for the header and not for the package lets a copy from elsewhere count.
 library_headers=(
   "gtest/gtest.h libgtest-dev"
-  "gmock/gmock.h libgmock-dev"
   "benchmark/benchmark.h libbenchmark-dev"
   "CLI/CLI.hpp libcli11-dev"
   "nlohmann/json.hpp nlohmann-json3-dev"
   "spdlog/spdlog.h libspdlog-dev"
-  "yaml-cpp/yaml.h libyaml-cpp-dev"
   "xxhash.h libxxhash-dev"
   "zlib.h zlib1g-dev"
 )

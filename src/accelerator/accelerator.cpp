@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "accelerant/accelerator/utilities.h"
 #include "accelerant/core/error.h"
 #include "accelerant/dist/collectives.h"
 #include "accelerator/core.h"
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
-#include "accelerator/scheduler_state.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/prepared/scheduler_state.h"
 
 namespace accelerant {
 
@@ -22,6 +23,8 @@ Accelerator::~Accelerator() = default;
 Accelerator::Accelerator(Accelerator&&) noexcept = default;
 Accelerator& Accelerator::operator=(Accelerator&&) noexcept = default;
 
+detail::Core& detail::core_of(const Accelerator& accelerator) { return *accelerator.core_; }
+
 Epochs Accelerator::epochs(int64_t count) {
   if (count < 0) {
     throw Error(ErrorDetails{
@@ -30,14 +33,6 @@ Epochs Accelerator::epochs(int64_t count) {
   core_->checkpoints.finish_resume_if_all_are_there();
   const auto& progress = core_->progress;
   return {progress->begin_epochs(count), count, progress};
-}
-
-void detail::note_epoch(const std::weak_ptr<TrainingProgress>& progress, int64_t epoch) {
-  if (const auto living = progress.lock()) living->begin_epoch(epoch);
-}
-
-void detail::note_end_of_epochs(const std::weak_ptr<TrainingProgress>& progress) {
-  if (const auto living = progress.lock()) living->end_epochs();
 }
 
 NoSyncScope Accelerator::no_sync(const ModelBase& model) {
@@ -53,10 +48,10 @@ AutocastScope Accelerator::autocast(const AutocastSettings& settings) const {
 
 bool Accelerator::sync_gradients() const {
   const detail::Window* latest = core_->accumulation.latest();
-  return latest != nullptr ? latest->complete : core_->manual_sync;
+  return latest != nullptr ? latest->complete : core_->outside_windows.syncs;
 }
 
-void Accelerator::set_sync_gradients(bool sync) { core_->manual_sync = sync; }
+void Accelerator::set_sync_gradients(bool sync) { core_->outside_windows.syncs = sync; }
 
 int64_t Accelerator::gradient_accumulation_steps() const {
   return *options().gradient_accumulation.steps;
@@ -86,7 +81,7 @@ int64_t Accelerator::step() const {
 
 int64_t Accelerator::updates_in(std::optional<int64_t> batches) const {
   if (!batches) {
-    throw Error(ErrorDetails{.problem = "The updates of an epoch cannot be told",
+    throw Error(ErrorDetails{.problem = "Cannot compute the updates per epoch",
                              .expected = "a loader that knows its length",
                              .got = "a stream without size()",
                              .hint = "count the steps of the schedule in another way"});
@@ -112,7 +107,6 @@ void Accelerator::forget_everything() {
   core_->optimizers.clear();
   core_->schedulers.clear();
   core_->loaders.clear();
-  core_->prepared_loaders = 0;
   core_->accumulation.clear();
   core_->checkpoints.forget();
   clear_device_cache();
@@ -132,11 +126,11 @@ bool Accelerator::check_trigger() {
 const dist::World& Accelerator::world() const { return *core_->world; }
 
 dist::BatchRows Accelerator::current_rows() const {
-  if (core_->active_loaders.empty()) return {};
-  const data::LoaderState& loader = *core_->active_loaders.back();
-  return {.here = loader.current_rows(),
-          .total = loader.rows_to_keep(),
-          .everywhere = loader.all_have_batch()};
+  const data::LoaderState* loader = core_->loaders.innermost();
+  if (loader == nullptr) return {};
+  return {.here = loader->current_rows(),
+          .total = loader->rows_to_keep(),
+          .everywhere = loader->all_have_batch()};
 }
 
 std::string Accelerator::save_state(const SaveStateOptions& options) {
@@ -145,6 +139,19 @@ std::string Accelerator::save_state(const SaveStateOptions& options) {
 
 std::string Accelerator::save_state(const std::string& folder, const SaveStateOptions& options) {
   return core_->checkpoints.save(folder, options);
+}
+
+SavedModel Accelerator::save_model(const ModelBase& model, const std::string& folder,
+                                   const SaveModelOptions& options) const {
+  require_own(model);
+  const auto span = core_->timeline().span(Phase::save, "save_model");
+  // The others come to their turn when the main process has saved, or get its failure.
+  auto saved = dist::main_process_first(world(), [&] {
+    return is_main_process() ? accelerant::save_model(model, folder, options) : SavedModel();
+  });
+  nlohmann::json told = {saved.files, saved.total_size};
+  dist::broadcast_object(world(), told);
+  return {.files = told[0].get<std::vector<std::string>>(), .total_size = told[1].get<uint64_t>()};
 }
 
 void Accelerator::wait_for_saves() { core_->checkpoints.wait(); }

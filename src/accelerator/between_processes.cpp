@@ -4,7 +4,7 @@
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/core/error.h"
 #include "accelerator/core.h"
-#include "accelerator/model_state.h"
+#include "accelerator/prepared/model_state.h"
 #include "dist/join.h"
 
 namespace accelerant {
@@ -43,8 +43,8 @@ void Accelerator::join_uneven_inputs(const std::vector<const ModelBase*>& models
                      .hint = "use even batches (data_loader.even_batches)"});
   }
   struct Joining {
-    explicit Joining(detail::Core& core) : core_(core) { core_.joining = true; }
-    ~Joining() { core_.joining = false; }
+    explicit Joining(detail::Core& core) : core_(core) { core_.open_scopes.join = true; }
+    ~Joining() { core_.open_scopes.join = false; }
     detail::Core& core_;
   };
   dist::join_uneven(parallel, options, [&] {

@@ -1,18 +1,16 @@
 #include "accelerator/core.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/scalar_tensor.h>
-
 #include <algorithm>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/dist/collectives.h"
-#include "accelerator/capture/recorder.h"
-#include "accelerator/optimizer_state.h"
-#include "accelerator/performance.h"
-#include "accelerator/resolve_options.h"
-#include "accelerator/scheduler_state.h"
+#include "accelerator/options/performance.h"
+#include "accelerator/options/resolve_options.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/prepared/optimizer_tensors.h"
+#include "accelerator/prepared/scheduler_state.h"
 #include "dist/preemption.h"
 
 namespace accelerant::detail {
@@ -29,8 +27,10 @@ Core::Core(AcceleratorOptions given)
   }
   apply(options.performance, environment);
   world = dist::World::join(environment, options.process_group, *options.device);
-  if (*options.project.save_on_preemption) preemption = std::make_unique<dist::Preemption>(*world);
-  if (world->is_connected()) batch_channel = data::batch_channel(world);
+  if (*options.project.save_on_preemption) {
+    preemption.signals = std::make_unique<dist::Preemption>(*world);
+  }
+  if (world->is_connected()) loaders.channel = data::batch_channel(world);
   if (world->is_connected() && scaler.is_enabled()) {
     // Gradients that are exchanged overflow everywhere at once, but not all are: those of loose
     // tensors, and those of models that are not synchronised all the time.
@@ -47,14 +47,6 @@ WindowRules Core::window_rules() const {
           .sync_with_dataloader = options.gradient_accumulation.sync_with_dataloader};
 }
 
-LoaderProgress Core::loader_progress() const {
-  if (active_loaders.empty()) return {};
-  const data::LoaderState& loader = *active_loaders.back();
-  return {.is_last = loader.is_last_batch(),
-          .batches_left = loader.batches_left(),
-          .samples = loader.current_samples()};
-}
-
 std::optional<AutocastOptions> Core::autocast_options(const AutocastSettings& settings) const {
   if (*options.mixed_precision == Precision::no) return std::nullopt;
   return AutocastOptions{
@@ -67,7 +59,7 @@ std::optional<AutocastOptions> Core::autocast_options(const AutocastSettings& se
 MeanOverProcesses Core::mean_over_processes() const {
   if (!world->is_connected()) return {};
   return [this](const at::Tensor& number) {
-    if (joining) {
+    if (open_scopes.join) {
       throw Error(ErrorDetails{
           .problem = "backward(loss_sum, num_items) cannot be used inside join_uneven_inputs()",
           .expected = "all processes, to add their numbers of items up",
@@ -78,40 +70,6 @@ MeanOverProcesses Core::mean_over_processes() const {
     dist::all_reduce_(*world, mean, dist::Reduction::mean);
     return mean;
   };
-}
-
-void Core::update_scaler_if_due() {
-  if (!scaler.is_enabled() || !scaler_has_checks || accumulation.is_gathering()) return;
-  const auto all = optimizers.all();
-  const bool step_is_due = std::any_of(
-      all.begin(), all.end(), [](const auto& optimizer) { return optimizer->awaits_step(); });
-  if (!step_is_due) update_scaler();
-}
-
-void Core::update_scaler() {
-  auto pending = optimizers.all();
-  std::erase_if(pending, [](const auto& optimizer) { return !optimizer->has_scaled_gradients(); });
-  if (recorder != nullptr && !pending.empty()) {
-    recorder->refuse("the loss scale changes while gradients of another optimizer wait");
-  }
-  // The scale as a tensor where it lies: asking for the number would wait.
-  const at::Tensor one = at::ones({}, at::TensorOptions().device(*options.device));
-  const at::Tensor before = pending.empty() ? at::Tensor() : scaler.scale(one);
-  scaler.update();
-  for (const auto& optimizer : pending) {
-    optimizer->multiply_gradients({.device_factor = scaler.scale(one).div(before)});
-  }
-  note_scaler_update();
-}
-
-void Core::note_scaler_update() {
-  if (recorder != nullptr) recorder->note([this] { note_scaler_update(); });
-  scaler_has_checks = false;
-  for (const auto& optimizer : optimizers.all()) optimizer->begin_iteration();
-}
-
-void Core::settle_scaler() {
-  if (scaler.is_enabled() && scaler_has_checks) update_scaler();
 }
 
 void Core::settle_schedules() const {
@@ -135,32 +93,24 @@ std::optional<RateChoice> Core::rate_choice_for(const torch::optim::Optimizer& o
 void Core::note_loop(data::LoaderState& loader, bool active) {
   if (active) {
     checkpoints.begin_loop(loader);
-    active_loaders.push_back(&loader);
-    progress->begin_loop(loader, backwards);
+    loaders.begin_loop(loader);
+    progress->begin_loop(loader, counts.backwards);
   } else {
-    std::erase(active_loaders, &loader);
-    progress->end_loop(loader, backwards);
+    loaders.end_loop(loader);
+    progress->end_loop(loader, counts.backwards);
   }
 }
 
 void Core::stop_if_preempted() {
-  if (!preemption || updates == updates_seen_by_preemption) return;
-  updates_seen_by_preemption = updates;
-  if (!preemption->at_boundary()) return;
+  if (!preemption.signals || counts.updates == preemption.updates_seen) return;
+  preemption.updates_seen = counts.updates;
+  if (!preemption.signals->at_boundary()) return;
   try {
     checkpoints.wait();
   } catch (const std::exception& error) {
     log(LogLevel::error, error.what());  // of an earlier save: all the more is this one needed
   }
-  throw Preempted(preemption->signal(), checkpoints.save(std::nullopt, {}));
-}
-
-std::vector<Registry<data::LoaderState>::Numbered> Core::living_loaders() const {
-  std::vector<Registry<data::LoaderState>::Numbered> living;
-  for (const PreparedLoader& loader : loaders) {
-    if (auto state = loader.state.lock()) living.push_back({loader.number, std::move(state)});
-  }
-  return living;
+  throw Preempted(preemption.signals->signal(), checkpoints.save(std::nullopt, {}));
 }
 
 std::vector<std::shared_ptr<OptimizerState>> Core::owners_of(
@@ -168,6 +118,16 @@ std::vector<std::shared_ptr<OptimizerState>> Core::owners_of(
   auto owners = optimizers.all();
   std::erase_if(owners, [&](const auto& optimizer) { return !optimizer->owns_any_of(tensors); });
   return owners;
+}
+
+bool Core::any_parameter(const std::function<bool(const at::Tensor&)>& f) const {
+  for (const auto& optimizer : optimizers.all()) {
+    if (detail::any_parameter(optimizer->optimizer(), f)) return true;
+  }
+  for (const auto& model : models.all()) {
+    if (std::ranges::any_of(model->parameters(), f)) return true;
+  }
+  return false;
 }
 
 std::shared_ptr<Core> require_core(const std::weak_ptr<Core>& core) {

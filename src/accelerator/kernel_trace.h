@@ -1,4 +1,5 @@
-// Operators and kernels, as torch's own profiler (Kineto) records them. In the thread of the training only.
+// Operators and kernels, as torch's own profiler (Kineto) records them. In the thread of the
+// training only.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -10,9 +10,10 @@
 #include "accelerant/core/log.h"
 #include "accelerant/dist/collectives.h"
 #include "accelerator/core.h"
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
-#include "accelerator/scheduler_state.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/prepared/scheduler_state.h"
+#include "dist/world_access.h"
 
 namespace accelerant {
 namespace {
@@ -53,7 +54,7 @@ std::shared_ptr<detail::SchedulerState> register_schedule(
 
 [[noreturn]] void refuse_empty_pointer(const char* what) {
   throw Error(ErrorDetails{.problem = std::string("prepare() got an empty ") + what,
-                           .expected = "one that is there",
+                           .expected = "a non-null pointer",
                            .got = "nullptr"});
 }
 
@@ -139,7 +140,7 @@ data::Placement Accelerator::placement() const {
           .split_batches = given.split_batches,
           .even_batches = given.even_batches,
           .dispatch_batches = given.dispatch_batches,
-          .channel = core_->batch_channel,
+          .channel = core_->loaders.channel,
           .seed = given.seed,
           .workers = given.workers,
           .prefetch = given.prefetch,
@@ -151,18 +152,18 @@ data::Placement Accelerator::placement() const {
               [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState& loader) {
                 const auto core = weak.lock();
                 // An evaluation inside of the training is not the place to go on from.
-                if (core && core->progress->is_training_with(loader, core->backwards)) {
+                if (core && core->progress->is_training_with(loader, core->counts.backwards)) {
                   core->stop_if_preempted();
                 }
               },
-          .timeline = core_->world->timeline()};
+          .timeline = dist::WorldAccess::timeline(*core_->world)};
 }
 
 // Processes must go through the data in the same order, so all take the seed of the main one.
 data::Placement Accelerator::placement_of(const data::LoaderHandle& loader) const {
   data::Placement result = placement();
   if (!core_->world->is_connected()) return result;
-  result.channel_line = core_->placed_loaders++;
+  result.channel_line = core_->loaders.next_channel_line++;
   nlohmann::json seed = result.seed.value_or(loader.seed());
   dist::broadcast_object(*core_->world, seed);
   result.seed = seed.get<uint64_t>();
@@ -170,23 +171,12 @@ data::Placement Accelerator::placement_of(const data::LoaderHandle& loader) cons
 }
 
 const std::any* Accelerator::find_loader(const void* original) const {
-  auto& loaders = core_->loaders;
-  std::erase_if(loaders, [](const auto& loader) { return loader.state.expired(); });
-  for (const detail::PreparedLoader& loader : loaders) {
-    if (loader.original.get() == original || loader.state.lock().get() == original) {
-      return &loader.handle;
-    }
-  }
-  return nullptr;
+  return core_->loaders.find(original);
 }
 
 void Accelerator::add_loader(std::shared_ptr<const void> original,
                              const std::shared_ptr<data::LoaderState>& state, std::any handle) {
-  std::erase_if(core_->loaders, [&](const auto& loader) { return loader.original == original; });
-  core_->loaders.push_back({.number = core_->prepared_loaders++,
-                            .original = std::move(original),
-                            .state = state,
-                            .handle = std::move(handle)});
+  core_->loaders.add(std::move(original), state, std::move(handle));
   core_->checkpoints.resume_prepared();
 }
 

@@ -11,6 +11,7 @@
 #include "accelerator/core.h"
 #include "accelerator/kernel_trace.h"
 #include "core/files.h"
+#include "dist/world_access.h"
 
 namespace accelerant {
 namespace {
@@ -87,14 +88,14 @@ struct ProfileScope::State {
 
 ProfileScope::ProfileScope(const std::shared_ptr<detail::Core>& core, ProfileOptions options) {
   check(options);
-  if (core->profiling) {
+  if (core->open_scopes.profile) {
     throw Error(ErrorDetails{.problem = "A profile is being made already",
                              .expected = "one ProfileScope of an Accelerator at a time",
                              .got = "a second one",
                              .hint = "end the first one with finish()"});
   }
   state_ = std::make_unique<State>(State{.core = core,
-                                         .timeline = core->world->timeline(),
+                                         .timeline = dist::WorldAccess::timeline(*core->world),
                                          .options = std::move(options),
                                          .rank = core->environment.process_index});
   State& state = *state_;
@@ -105,7 +106,7 @@ ProfileScope::ProfileScope(const std::shared_ptr<detail::Core>& core, ProfileOpt
   state.action = state.action_of(0);
   if (state.action == ProfileAction::warmup && state.kernels) state.kernels->prepare();
   if (records(state.action)) begin_recording();
-  core->profiling = true;
+  core->open_scopes.profile = true;
 }
 
 ProfileScope::ProfileScope(ProfileScope&&) noexcept = default;
@@ -164,7 +165,7 @@ void ProfileScope::step() {
 void ProfileScope::finish() {
   State& state = *state_;
   if (std::exchange(state.is_finished, true)) return;
-  if (const auto core = state.core.lock()) core->profiling = false;
+  if (const auto core = state.core.lock()) core->open_scopes.profile = false;
   end_recording();
   if (state.options.summary != nullptr && state.rank == 0 && state.cycles > 0) {
     std::fprintf(state.options.summary, "%s\n", summary().c_str());

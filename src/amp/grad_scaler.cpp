@@ -6,10 +6,10 @@
 
 #include <unordered_set>
 
-#include "accelerant/amp/detail/scaled_step.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "amp/grad_scaler_impl.h"
+#include "amp/scaled_step.h"
 #include "compat/device.h"
 
 namespace accelerant {
@@ -172,42 +172,6 @@ StepResult GradScaler::step(Optimizer& optimizer) {
   return StepResult::decided(found, std::move(loss));
 }
 
-StepResult GradScaler::step(ScaledStep& scaled_step) {
-  Optimizer& optimizer = scaled_step.optimizer();
-  if (is_enabled()) {
-    impl_->require_state("step");
-    impl_->state_before_step(optimizer);
-  }
-  if (!scaled_step.is_possible()) return scaled_step.step_otherwise(*this);
-  if (!is_enabled()) {
-    scaled_step.apply({}, {});
-    return StepResult::decided(/*skipped=*/false);
-  }
-  CheckedOptimizer& optimizer_state = impl_->state_of(optimizer);
-  const GradientScale scale = gradient_scale(optimizer);
-  if (optimizer_state.stage == Stage::unscaled) {
-    impl_->check_changed(optimizer, optimizer_state);
-  } else {
-    impl_->refuse_shared_parameters(optimizer);
-    optimizer_state.checks.adopt(scaled_step.check(scale));
-    impl_->reduce(optimizer_state);
-  }
-  optimizer_state.require_flags();
-  const at::Tensor found_inf = detail::any_found(optimizer_state.flags(), impl_->state->device());
-  scaled_step.apply(scale, found_inf);
-  optimizer_state.stage = Stage::stepped;
-  return StepResult::undecided(found_inf);
-}
-
-GradientScale GradScaler::gradient_scale(const Optimizer& optimizer) const {
-  if (!is_enabled()) return {};
-  const detail::DeviceScaleState& state = impl_->require_state("unscale_");
-  for (const CheckedOptimizer& known : impl_->optimizer_states) {
-    if (known.optimizer == &optimizer && known.stage == Stage::unscaled) return {};
-  }
-  return {.inv_scale = state.inverse_scale(), .iteration = impl_->iteration};
-}
-
 StepResult GradScaler::step(Optimizer& optimizer, const std::function<at::Tensor()>& closure) {
   if (is_enabled()) {
     throw Error("Closure use is not currently supported if GradScaler is enabled.",
@@ -229,11 +193,6 @@ void GradScaler::update() {
   }
   state.update(detail::any_found(flags, state.device()), detail::update_rule(impl_->options));
   impl_->end_iteration();
-}
-
-void GradScaler::discard_checks() {
-  impl_->optimizer_states.clear();
-  impl_->ended_checks.clear();
 }
 
 void GradScaler::update(double new_scale) {
@@ -287,6 +246,49 @@ std::vector<at::Tensor> GradScaler::found_inf(const Optimizer& optimizer) const 
 
 void GradScaler::set_found_inf_reduction(std::function<void(at::Tensor&)> reduction) {
   impl_->reduction = std::move(reduction);
+}
+
+StepResult detail::ScalerAccess::step(GradScaler& scaler, ScaledStep& scaled_step) {
+  GradScaler::Impl& impl = *scaler.impl_;
+  Optimizer& optimizer = scaled_step.optimizer();
+  if (scaler.is_enabled()) {
+    impl.require_state("step");
+    impl.state_before_step(optimizer);
+  }
+  if (!scaled_step.is_possible()) return scaled_step.step_otherwise(scaler);
+  if (!scaler.is_enabled()) {
+    scaled_step.apply({}, {});
+    return StepResult::decided(/*skipped=*/false);
+  }
+  CheckedOptimizer& optimizer_state = impl.state_of(optimizer);
+  const GradientScale scale = gradient_scale(scaler, optimizer);
+  if (optimizer_state.stage == Stage::unscaled) {
+    impl.check_changed(optimizer, optimizer_state);
+  } else {
+    impl.refuse_shared_parameters(optimizer);
+    optimizer_state.checks.adopt(scaled_step.check(scale));
+    impl.reduce(optimizer_state);
+  }
+  optimizer_state.require_flags();
+  const at::Tensor found_inf = any_found(optimizer_state.flags(), impl.state->device());
+  scaled_step.apply(scale, found_inf);
+  optimizer_state.stage = Stage::stepped;
+  return StepResult::undecided(found_inf);
+}
+
+GradientScale detail::ScalerAccess::gradient_scale(const GradScaler& scaler,
+                                                   const Optimizer& optimizer) {
+  if (!scaler.is_enabled()) return {};
+  const DeviceScaleState& state = scaler.impl_->require_state("unscale_");
+  for (const CheckedOptimizer& known : scaler.impl_->optimizer_states) {
+    if (known.optimizer == &optimizer && known.stage == Stage::unscaled) return {};
+  }
+  return {.inv_scale = state.inverse_scale(), .iteration = scaler.impl_->iteration};
+}
+
+void detail::ScalerAccess::discard_checks(GradScaler& scaler) {
+  scaler.impl_->optimizer_states.clear();
+  scaler.impl_->ended_checks.clear();
 }
 
 }  // namespace accelerant

@@ -1,4 +1,5 @@
-// What a GradScaler holds: the scale on the device, and what has happened to each optimizer since the last update().
+// What a GradScaler holds: the scale on the device, and what has happened to each optimizer since
+// the last update().
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "amp/grad_scaler_impl.h"
+#include "core/texts.h"
 
 namespace accelerant {
 
@@ -59,6 +60,15 @@ OverflowReport GradScaler::overflow_report() const {
     for (const detail::GradientChecks& checks : impl_->ended_checks) add(checks);
   }
   return report;
+}
+
+std::string OverflowReport::to_string() const {
+  std::string text;
+  for (const OverflowedParameter& parameter : parameters) {
+    text += c10::str(parameter.name, " ", shape_text(parameter.shape), ": ", parameter.inf_count,
+                     " inf, ", parameter.nan_count, " nan\n");
+  }
+  return text;
 }
 
 void GradScaler::name_parameter(const at::Tensor& parameter, const std::string& name) {

@@ -201,7 +201,8 @@ std::vector<NonFiniteParameter> GradientChecks::non_finite_parameters() const {
     }
   }
   for (const DeviceCheck& check : devices_) add(check, /*round=*/0);
-  // A nan that was there at first makes every clipped gradient nan: later rounds accuse the innocent.
+  // A nan that was there at first makes every clipped gradient nan: later rounds would blame
+  // unaffected parameters.
   if (!found.empty()) return found;
   for (const DeviceCheck& check : devices_) add(check, /*round=*/1);
   for (const DeviceCheck& check : replaced_) add(check, /*round=*/0);

@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "accelerant/amp/detail/scaled_step.h"
+#include "amp/scaled_step.h"
 #include "amp/unscale.h"
 
 namespace torch::optim {

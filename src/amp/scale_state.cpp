@@ -13,8 +13,7 @@
 #include <cstring>
 
 #include "amp/unscale.h"
-#include "compat/cuda_stream.h"
-#include "compat/pinned_memory.h"
+#include "compat/device.h"
 #include "kernels/amp_kernels.h"
 
 namespace accelerant::detail {
@@ -121,7 +120,8 @@ kernels::ScaleState DeviceScaleState::read() const { return from_host_bytes(memo
 kernels::ScaleState DeviceScaleState::mirror() const {
   const kernels::ScaleMirror* const mirror = on_host();
   kernels::ScaleState state;
-  // A write takes well under a microsecond. Should a kernel have died in one, what is there must do.
+  // A write takes well under a microsecond. Should a kernel have died in one, what is there must
+  // do.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const auto before = __atomic_load_n(&mirror->sequence, __ATOMIC_ACQUIRE);
     std::memcpy(&state, &mirror->state, sizeof(state));

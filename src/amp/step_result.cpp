@@ -6,8 +6,7 @@
 
 #include <utility>
 
-#include "compat/cuda_stream.h"
-#include "compat/pinned_memory.h"
+#include "compat/device.h"
 #include "kernels/amp_kernels.h"
 
 namespace accelerant {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "compat/cuda_stream.h"
+#include "compat/device.h"
 #include "kernels/amp_kernels.h"
 #include "kernels/cpu/unscale.h"
 
@@ -62,19 +62,6 @@ void unscale_on_cpu(at::TensorList gradients, const at::Tensor& inv_scale, kerne
 }
 
 #if defined(ACCELERANT_WITH_CUDA)
-kernels::ScalarKind kind_of(at::ScalarType type) {
-  switch (type) {
-    case at::kHalf:
-      return kernels::ScalarKind::float16;
-    case at::kBFloat16:
-      return kernels::ScalarKind::bfloat16;
-    case at::kDouble:
-      return kernels::ScalarKind::float64;
-    default:
-      return kernels::ScalarKind::float32;
-  }
-}
-
 void unscale_on_cuda(at::TensorList gradients, const at::Tensor& inv_scale,
                      kernels::Writing writing, const at::Tensor& found_inf,
                      kernels::NonFiniteCount* counts) {
@@ -88,7 +75,7 @@ void unscale_on_cuda(at::TensorList gradients, const at::Tensor& inv_scale,
       packed.emplace_back(gradient, gradient.contiguous());
       gradient = packed.back().second;
     }
-    spans_by_kind[static_cast<std::size_t>(kind_of(gradient.scalar_type()))].push_back(
+    spans_by_kind[static_cast<std::size_t>(scalar_kind(gradient.scalar_type()))].push_back(
         {.data = gradient.mutable_data_ptr(),
          .numel = gradient.numel(),
          .row = static_cast<int32_t>(i)});
@@ -110,6 +97,19 @@ bool has_kernels(c10::Device device) {
   if (device.is_cuda()) return true;
 #endif
   return device.is_cpu();
+}
+
+kernels::ScalarKind scalar_kind(at::ScalarType type) {
+  switch (type) {
+    case at::kHalf:
+      return kernels::ScalarKind::float16;
+    case at::kBFloat16:
+      return kernels::ScalarKind::bfloat16;
+    case at::kDouble:
+      return kernels::ScalarKind::float64;
+    default:
+      return kernels::ScalarKind::float32;
+  }
 }
 
 at::Tensor Counts::rows(int64_t count) const {

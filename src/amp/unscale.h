@@ -25,6 +25,9 @@ namespace detail {
 // Whether kernels of ours run on this device; others are served by ATen operators.
 bool has_kernels(c10::Device device);
 
+// What kernels call float16, bfloat16, float32 and float64.
+kernels::ScalarKind scalar_kind(at::ScalarType type);
+
 // Where non-finite elements are counted: int64 [gradients, 2], infinite and nan, inside a block of
 // float32 memory on the gradients' device. An undefined block: nowhere.
 struct Counts {

@@ -9,11 +9,11 @@
 #include <unordered_set>
 
 #include "accelerant/core/error.h"
-#include "store/model_files.h"
 #include "checkpoint/model_loading.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"
+#include "store/model_files.h"
 #include "tensor/module_state.h"
 
 namespace accelerant {

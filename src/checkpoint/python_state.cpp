@@ -1,14 +1,15 @@
 #include "checkpoint/python_state.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 
 #include "accelerant/core/error.h"
-#include "format/torch_archive.h"
-#include "store/manifest.h"
 #include "checkpoint/python_values.h"
 #include "core/files.h"
+#include "format/torch_archive.h"
+#include "store/manifest.h"
 
 namespace accelerant::checkpoint {
 namespace {

@@ -2,17 +2,18 @@
 
 #include <charconv>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/checkpoint/training_files.h"
 #include "accelerant/core/error.h"
+#include "accelerant/optim/optimizer_state.h"
+#include "checkpoint/python_values.h"
 #include "core/atomic_file.h"
 #include "format/torch_archive.h"
-#include "accelerant/optim/optimizer_state.h"
 #include "optim/python_optimizer_state.h"
-#include "checkpoint/python_values.h"
 
 namespace accelerant {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "format/plain_value.h"
 #include "accelerant/tensor/named_state.h"
+#include "format/plain_value.h"
 
 namespace accelerant::checkpoint {
 

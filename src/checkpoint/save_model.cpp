@@ -4,13 +4,13 @@
 #include <unordered_map>
 
 #include "accelerant/core/error.h"
+#include "checkpoint/shared_tensors.h"
+#include "checkpoint/tensor_writer.h"
+#include "core/files.h"
 #include "format/shard_index.h"
 #include "format/shard_split.h"
 #include "store/file_writer.h"
 #include "store/model_folder.h"
-#include "checkpoint/shared_tensors.h"
-#include "checkpoint/tensor_writer.h"
-#include "core/files.h"
 #include "tensor/module_state.h"
 
 namespace accelerant {

@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "core/atomic_file.h"
-#include "format/torch_archive.h"
 #include "checkpoint/python_values.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"
-#include "store/weight_file.h"
+#include "core/atomic_file.h"
 #include "core/files.h"
+#include "format/torch_archive.h"
+#include "store/weight_file.h"
 
 namespace accelerant {
 namespace {

@@ -7,15 +7,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors_file.h"
-#include "store/file_writer.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"
 #include "core/files.h"
+#include "store/file_writer.h"
 
 namespace accelerant::checkpoint {
 namespace {

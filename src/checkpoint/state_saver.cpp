@@ -1,14 +1,15 @@
 #include "checkpoint/state_saver.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/track/timeline.h"
-#include "store/rotation.h"
 #include "core/files.h"
+#include "store/rotation.h"
 
 namespace accelerant::checkpoint {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "checkpoint/host_snapshot.h"
 #include "checkpoint/state_part.h"
-#include "core/before_end.h"
+#include "core/process_end.h"
 
 namespace accelerant {
 class Timeline;

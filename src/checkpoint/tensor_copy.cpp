@@ -9,8 +9,8 @@
 #include <array>
 #include <optional>
 
-#include "store/parallel_reads.h"
 #include "checkpoint/tensor_dtype.h"
+#include "store/parallel_reads.h"
 
 namespace accelerant::checkpoint {
 namespace {

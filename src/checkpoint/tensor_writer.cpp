@@ -7,10 +7,10 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors_writer.h"
-#include "format/torch_archive.h"
 #include "checkpoint/python_values.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"
+#include "format/torch_archive.h"
 
 namespace accelerant::checkpoint {
 

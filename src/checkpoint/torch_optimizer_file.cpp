@@ -8,14 +8,16 @@
 //
 // where an address is that of a parameter in the process that saved. Options and fields have the names of Python.
 #include <ATen/core/Tensor.h>
+
 #include <torch/optim/optimizer.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerant/checkpoint/training_files.h"
 #include "accelerant/core/error.h"
-#include "format/torch_archive.h"
 #include "accelerant/optim/optimizer_state.h"
-#include "optim/python_optimizer_state.h"
 #include "checkpoint/python_values.h"
+#include "format/torch_archive.h"
+#include "optim/python_optimizer_state.h"
 
 namespace accelerant {
 namespace {
@@ -68,13 +70,13 @@ class TorchOptimizerReader {
       if (const PlainValue* const state = states.as_dict().find(address)) read_state(*state);
       ++next_;
     }
-    (*python_.values)["param_groups"].push_back(std::move(converted));
+    python_.values["param_groups"].push_back(std::move(converted));
   }
 
   void read_state(const PlainValue& state) {
     const std::string number = std::to_string(next_);
     const NamedState tree = checkpoint::tree_of(state, path_);
-    (*python_.values)["state"][number] = *tree.values;
+    python_.values["state"][number] = *tree.values;
     for (const auto& item : tree.tensors) {
       python_.tensors.insert("state." + number + "." + item.key(), item.value());
     }

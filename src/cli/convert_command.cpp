@@ -1,11 +1,11 @@
 #include <map>
 
 #include "accelerant/core/error.h"
-#include "format/shard_split.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/weights/model_output.h"
 #include "cli/weights/text.h"
+#include "format/shard_split.h"
 
 namespace accelerant::cli {
 namespace {

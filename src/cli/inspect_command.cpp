@@ -8,6 +8,7 @@
 #include "cli/weights/inspection.h"
 #include "cli/weights/tensor_statistics.h"
 #include "cli/weights/text.h"
+#include "core/texts.h"
 
 namespace accelerant::cli {
 namespace {

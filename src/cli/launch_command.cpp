@@ -4,9 +4,9 @@
 #include <string>
 
 #include "accelerant/core/error.h"
-#include "launch/launcher.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "launch/launcher.h"
 #include "launch/process_count.h"
 
 namespace accelerant::cli {

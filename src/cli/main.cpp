@@ -8,9 +8,9 @@
 #include <exception>
 #include <string_view>
 
-#include "launch/start_error.h"
 #include "accelerant/version.h"
 #include "cli/commands.h"
+#include "launch/start_error.h"
 
 namespace {
 

@@ -1,10 +1,10 @@
 #include <cstdio>
 
 #include "accelerant/core/error.h"
-#include "launch/launcher.h"
 #include "cli/commands.h"
 #include "cli/helper_program.h"
 #include "cli/options.h"
+#include "launch/launcher.h"
 #include "launch/process_count.h"
 
 namespace accelerant::cli {

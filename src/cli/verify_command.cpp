@@ -1,16 +1,16 @@
 #include <cstdio>
 #include <functional>
 
-#include "format/torch_archive.h"
-#include "store/rotation.h"
-#include "store/verify.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/weights/inspection.h"
 #include "cli/weights/text.h"
 #include "core/files.h"
-#include "format/archive_file.h"
+#include "format/random_access_file.h"
+#include "format/torch_archive.h"
 #include "format/zip_reader.h"
+#include "store/rotation.h"
+#include "store/verify.h"
 
 namespace accelerant::cli {
 namespace {
@@ -95,8 +95,8 @@ class Verifier {
       } else if (!is_safetensors &&
                  format::kind_of_archive(path) == format::ArchiveKind::python_state) {
         // Not what is in it: a pickle of unknown classes may be whole nevertheless.
-        const format::ArchiveFile file(path);
-        format::ZipReader(file.bytes(), path).verify_all();
+        format::RandomAccessFile file(path);
+        format::ZipReader(file.map(), path).verify_all();
       } else {
         checkpoint::open_weight_file(path)->check();
       }

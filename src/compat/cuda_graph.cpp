@@ -33,9 +33,10 @@ void end_capture_of(State& generator) {
   if constexpr (requires { generator.capturing_; }) generator.capturing_ = false;
 }
 
+}  // namespace
+
 // torch's own, which leaves the allocator and the generator in the middle of a capture when it fails.
-class Graph : public at::cuda::CUDAGraph {
- public:
+struct CudaGraph::Impl : at::cuda::CUDAGraph {
   bool is_valid() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     return cudaStreamIsCapturing(capture_stream_, &status) == cudaSuccess &&
@@ -57,12 +58,6 @@ class Graph : public at::cuda::CUDAGraph {
   }
 };
 
-}  // namespace
-
-struct CudaGraph::Impl {
-  Graph graph;
-};
-
 bool has_cuda_graphs() { return is_present(c10::DeviceType::CUDA); }
 
 GraphPool new_graph_pool() { return at::cuda::graph_pool_handle(); }
@@ -70,7 +65,7 @@ GraphPool new_graph_pool() { return at::cuda::graph_pool_handle(); }
 std::unique_ptr<CudaGraph> CudaGraph::capture(const GraphPool& pool,
                                               const std::function<void()>& work) {
   auto impl = std::make_unique<Impl>();
-  Graph& graph = impl->graph;
+  Impl& graph = *impl;
   bool has_begun = false;
   try {
     graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
@@ -88,7 +83,7 @@ std::unique_ptr<CudaGraph> CudaGraph::capture(const GraphPool& pool,
   return std::unique_ptr<CudaGraph>(new CudaGraph(std::move(impl)));
 }
 
-void CudaGraph::replay() { impl_->graph.replay(); }
+void CudaGraph::replay() { impl_->replay(); }
 
 #else
 

@@ -1,4 +1,5 @@
-// A CUDA graph, without CUDA's headers. Exists in every build; where has_cuda_graphs() is false the rest throws.
+// A CUDA graph, without CUDA's headers. Exists in every build; where has_cuda_graphs() is false the
+// rest throws.
 //
 //   const GraphPool pool = new_graph_pool();
 //   auto graph = CudaGraph::capture(pool, [&] { ... });  // queues nothing, remembers everything
@@ -20,10 +21,11 @@ GraphPool new_graph_pool();
 
 class CudaGraph {
  public:
-  // Remembers what `work` queues on the current stream of this thread, which must not be the default one; backwards
-  // that autograd runs in threads of its own belong to it. Other threads and streams go on as usual. Random
-  // numbers of the default generator are new ones in each replay. If work throws or does what cannot be captured,
-  // stream, allocators and generator are as before, and the exception is passed on.
+  // Remembers what `work` queues on the current stream of this thread, which must not be the
+  // default one; backwards that autograd runs in threads of its own belong to it. Other threads and
+  // streams go on as usual. Random numbers of the default generator are new ones in each replay. If
+  // work throws or does what cannot be captured, stream, allocators and generator are as before,
+  // and the exception is passed on.
   static std::unique_ptr<CudaGraph> capture(const GraphPool& pool,
                                             const std::function<void()>& work);
 

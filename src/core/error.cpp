@@ -1,5 +1,9 @@
 #include "accelerant/core/error.h"
 
+#include <utility>
+
+#include "core/texts.h"
+
 namespace accelerant {
 namespace {
 
@@ -20,5 +24,10 @@ Error::Error(const std::string& pytorch_text, const std::string& hint)
     : std::runtime_error(pytorch_text + "\n  " + hint) {}
 
 Error::Error(const ErrorDetails& details) : std::runtime_error(compose(details)) {}
+
+Preempted::Preempted(int signal, std::string checkpoint)
+    : signal_(signal),
+      checkpoint_(std::move(checkpoint)),
+      text_(signal_name(signal) + " received: state saved in " + checkpoint_) {}
 
 }  // namespace accelerant

@@ -1,4 +1,4 @@
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "core/launched_rank.h"
+#include "core/launch_contract.h"
 
 namespace accelerant {
 namespace {

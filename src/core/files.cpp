@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "accelerant/core/error.h"
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
 #include "core/fd.h"
 
 namespace accelerant {

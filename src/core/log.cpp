@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "core/launched_rank.h"
+#include "core/launch_contract.h"
 
 namespace accelerant {
 namespace {

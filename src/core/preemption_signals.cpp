@@ -13,8 +13,8 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "core/preempted_handler.h"
-#include "core/signal_name.h"
+#include "core/process_end.h"
+#include "core/texts.h"
 
 namespace accelerant {
 namespace {

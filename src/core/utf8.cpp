@@ -5,7 +5,8 @@
 
 namespace accelerant {
 
-std::optional<char32_t> decode_utf8(std::string_view text, std::size_t& position) {
+std::optional<char32_t> decode_utf8(std::string_view text, std::size_t& position,
+                                    Surrogates surrogates) {
   const auto first = static_cast<std::uint8_t>(text[position]);
   if (first < 0x80) {
     ++position;
@@ -30,13 +31,13 @@ std::optional<char32_t> decode_utf8(std::string_view text, std::size_t& position
     if ((next & 0xC0U) != 0x80) return {};
     value = value << 6 | (next & 0x3FU);
   }
-  const bool surrogate = value >= 0xD800 && value < 0xE000;
-  if (value < smallest || surrogate || value >= code_point_limit) return {};
+  if (value < smallest || value >= code_point_limit) return {};
+  if (value >= 0xD800 && value < 0xE000 && surrogates == Surrogates::invalid) return {};
   position += length;
   return value;
 }
 
-std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
+std::optional<std::size_t> find_invalid_utf8(std::string_view text, Surrogates surrogates) {
   constexpr std::uint64_t high_bits = 0x8080808080808080U;
   std::size_t position = 0;
   while (position < text.size()) {
@@ -49,7 +50,7 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
         continue;
       }
     }
-    if (!decode_utf8(text, position)) return position;
+    if (!decode_utf8(text, position, surrogates)) return position;
   }
   return {};
 }
@@ -73,6 +74,24 @@ void append_utf8(std::string& text, char32_t code_point) {
     continuation(6);
     continuation(0);
   }
+}
+
+std::optional<std::string> latin1_of_utf8(std::string_view text) {
+  std::string bytes;
+  bytes.reserve(text.size());
+  for (std::size_t position = 0; position < text.size();) {
+    const std::optional<char32_t> code_point = decode_utf8(text, position);
+    if (!code_point || *code_point > 0xFF) return {};
+    bytes += static_cast<char>(*code_point);
+  }
+  return bytes;
+}
+
+std::string utf8_of_latin1(std::string_view bytes) {
+  std::string text;
+  text.reserve(bytes.size());
+  for (const char c : bytes) append_utf8(text, static_cast<std::uint8_t>(c));
+  return text;
 }
 
 }  // namespace accelerant

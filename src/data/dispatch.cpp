@@ -50,7 +50,7 @@ PackWriter batch_message(const MessageNumber& number, int64_t units, int64_t sam
   return writer;
 }
 
-// --- Rank 0 ---------------------------------------------------------------------------------------
+// --- Rank 0 --------------------------------------------------------------------------------------
 
 BatchSender::BatchSender(std::shared_ptr<BatchLine> line, int64_t loop, int64_t num_processes)
     : line_(std::move(line)),
@@ -59,8 +59,8 @@ BatchSender::BatchSender(std::shared_ptr<BatchLine> line, int64_t loop, int64_t 
   at_end_[0] = true;
 }
 
-// The others have asked for everything that was sent if they leave the loop at the same step. A process
-// that goes on to its end must not take back what they are about to read.
+// The others have asked for everything that was sent if they leave the loop at the same step. A
+// process that goes on to its end must not take back what they are about to read.
 BatchSender::~BatchSender() {
   try {
     line_->flush();
@@ -100,7 +100,7 @@ void BatchSender::send_to_rest(const std::function<at::Tensor()>& make) {
   }
 }
 
-// --- The others -----------------------------------------------------------------------------------
+// --- The others ----------------------------------------------------------------------------------
 
 BatchReceiver::BatchReceiver(std::shared_ptr<BatchLine> line, int64_t loop)
     : line_(std::move(line)), expected_{.loop = loop} {}

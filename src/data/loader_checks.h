@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "accelerant/data/loader_options.h"
 #include "accelerant/data/detail/loader_state.h"
 #include "accelerant/data/detail/placement.h"
+#include "accelerant/data/loader_options.h"
 
 namespace accelerant::data {
 

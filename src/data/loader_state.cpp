@@ -72,7 +72,7 @@ uint64_t LoaderState::seed() const {
   return *seed_;
 }
 
-// --- Plans ----------------------------------------------------------------------------------------
+// --- Plans ---------------------------------------------------------------------------------------
 
 std::optional<Sharding> LoaderState::make_sharding(int64_t epoch, int64_t start) const {
   if (is_stream()) {
@@ -116,7 +116,7 @@ int64_t LoaderState::next_position() const {
   return make_sharding(next_epoch_, next_start_)->position_before(next_skip_);
 }
 
-// --- Questions ------------------------------------------------------------------------------------
+// --- Questions -----------------------------------------------------------------------------------
 
 std::optional<int64_t> LoaderState::batches_left() const {
   if (active_ && last_) return 1;
@@ -158,7 +158,7 @@ std::optional<int64_t> LoaderState::length() const {
 
 int64_t LoaderState::position() const { return active_ ? position_ : next_position(); }
 
-// --- Changes --------------------------------------------------------------------------------------
+// --- Changes -------------------------------------------------------------------------------------
 
 void LoaderState::set_epoch(int64_t epoch) {
   if (epoch < 0) {
@@ -210,7 +210,7 @@ void LoaderState::load_state_dict(const json& state) {
   decided_ = active_;
 }
 
-// --- The loop -------------------------------------------------------------------------------------
+// --- The loop ------------------------------------------------------------------------------------
 
 void LoaderState::begin_loop() {
   if (active_) {
@@ -293,7 +293,7 @@ void LoaderState::end_loop(bool failed) {
   next_start_ = 0;
 }
 
-// --- The handle -----------------------------------------------------------------------------------
+// --- The handle ----------------------------------------------------------------------------------
 
 LoaderHandle::LoaderHandle(std::shared_ptr<LoaderState> state) : state_(std::move(state)) {}
 

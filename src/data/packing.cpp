@@ -45,7 +45,7 @@ void detail::refuse_to_pack_field() {
                            .got = "a struct that names a field of another type"});
 }
 
-// --- Writing --------------------------------------------------------------------------------------
+// --- Writing -------------------------------------------------------------------------------------
 
 void PackWriter::append(const void* data, std::size_t bytes) {
   structure_.append(static_cast<const char*>(data), bytes);
@@ -86,7 +86,7 @@ at::Tensor PackWriter::finish() const {
   return bytes;
 }
 
-// --- Reading --------------------------------------------------------------------------------------
+// --- Reading -------------------------------------------------------------------------------------
 
 PackReader::PackReader(at::Tensor bytes) : bytes_(std::move(bytes)) {
   structure_end_ = sizeof(uint64_t);

@@ -9,7 +9,7 @@
 #include "accelerant/core/log.h"
 #include "accelerant/data/detail/loop.h"
 #include "accelerant/data/detail/stream_source.h"
-#include "compat/intra_op_threads.h"
+#include "compat/device.h"
 #include "tensor/current_message.h"
 
 namespace accelerant::data::detail {

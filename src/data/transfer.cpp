@@ -78,8 +78,8 @@ void Transfer::wait_for(const Arrival& arrival) {
   arrival.event.block(guard_of(device).getStream(device));
 }
 
-// The memory belongs to the stream that made it; it must not be used again before the current one has
-// read it.
+// The memory belongs to the stream that made it; it must not be used again before the current one
+// has read it.
 void Transfer::use_on_current(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cuda()) return;
   tensor.record_stream(guard_of(tensor.device()).getStream(tensor.device()));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 #include "dist/message.h"
 #include "dist/transport.h"
 
@@ -46,11 +47,7 @@ View unpack(const std::string& bytes) {
 // "float32[8, 10]", and the device where it is another than the CPU.
 std::string to_text(const TensorView& tensor) {
   if (!tensor.defined) return "undefined";
-  std::string text = std::string(c10::getDtypeNames(tensor.type).first) + "[";
-  for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
-    text += c10::str(i == 0 ? "" : ", ", tensor.sizes[i]);
-  }
-  text += "]";
+  std::string text = c10::str(c10::getDtypeNames(tensor.type).first, shape_text(tensor.sizes));
   if (tensor.device != c10::DeviceType::CPU) {
     text += " on " + c10::DeviceTypeName(tensor.device, /*lower_case=*/true);
   }

@@ -2,6 +2,7 @@
 
 #include "dist/data_parallel_state.h"
 #include "dist/groups.h"
+#include "dist/world_access.h"
 
 namespace accelerant::dist {
 namespace {
@@ -13,7 +14,7 @@ bool is_compressed_by_powers(const CommHookOptions& options) {
 }  // namespace
 
 bool exchanges_on_device(const World& world) {
-  const auto backend = world.groups().data->getBackend(world.device().type());
+  const auto backend = WorldAccess::groups(world).data->getBackend(world.device().type());
   return backend->getBackendName() == "nccl";
 }
 
@@ -65,7 +66,7 @@ void move_to_current_stream(DataParallel& model) {
   state.forget_forwards();
 }
 
-int64_t exchanged_messages(const World& world) { return world.groups().messages; }
+int64_t exchanged_messages(const World& world) { return WorldAccess::groups(world).messages; }
 
 bool buffers_are_due(const DataParallel& model) { return model.state().buffers_due; }
 void set_buffers_due(DataParallel& model, bool due) { model.state().buffers_due = due; }

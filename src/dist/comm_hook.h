@@ -1,5 +1,5 @@
-// Makes the hook that c10d::Reducer sends its buckets through. A heavy header: only for sources that talk
-// to c10d.
+// Makes the hook that c10d::Reducer sends its buckets through. A heavy header: only for sources
+// that talk to c10d.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -19,11 +19,14 @@ class SavedHook : public c10d::CommHookInterface {
   virtual void load_state_dict(const NamedState& state) = 0;
 };
 
-// For Reducer::register_comm_hook, which takes it over. Nothing for CommHook::no: the Reducer's own way is
-// the fastest then. Throws Error if the options cannot be.
+// Throws Error if the options cannot be.
+void check(const CommHookOptions& options);
+
+// For Reducer::register_comm_hook, which takes it over. Nothing for CommHook::no: the Reducer's own
+// way is the fastest then. Throws Error if the options cannot be.
 //
-// All its exchanges are started by the threads that call the Reducer, in an order that depends on nothing
-// but the order of the buckets, so the group may be the one that the Reducer uses itself.
+// All its exchanges are started by the threads that call the Reducer, in an order that depends on
+// nothing but the order of the buckets, so the group may be the one that the Reducer uses itself.
 std::unique_ptr<SavedHook> make_comm_hook(const CommHookOptions& options,
                                           const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

@@ -9,6 +9,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/dist/sync_batch_norm.h"
+#include "core/texts.h"
 
 namespace accelerant::dist {
 namespace {
@@ -108,12 +109,10 @@ int64_t convert_sync_batchnorm(Module& module, const std::shared_ptr<World>& wor
   if (is_batch_norm(module)) unreachable.push_back("the module itself");
   find_unreachable(module, "", unreachable);
   if (!unreachable.empty()) {
-    std::string names = unreachable.front();
-    for (size_t i = 1; i < unreachable.size(); ++i) names += ", " + unreachable[i];
     throw Error(ErrorDetails{
         .problem = "convert_sync_batchnorm cannot replace a BatchNorm that is a typed member",
         .expected = "BatchNorm modules only inside Sequential, ModuleList and ModuleDict",
-        .got = names,
+        .got = list_text(unreachable),
         .hint =
             "declare it as accelerant::dist::SyncBatchNorm; with one process it does the same"});
   }

@@ -5,11 +5,12 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "accelerant/core/error.h"
-#include "compat/autograd_node.h"
+#include "compat/c10d.h"
 #include "dist/data_parallel_state.h"
 #include "dist/exchange.h"
 #include "dist/groups.h"
 #include "dist/join.h"
+#include "dist/world_access.h"
 
 namespace accelerant::dist {
 namespace {
@@ -73,12 +74,13 @@ void broadcast(const World& world, const char* name, const std::vector<at::Tenso
 void name_exchange(const std::shared_ptr<World>& world) {
   struct Named {
     std::shared_ptr<World> world;
-    Progress::Operation operation = world->progress().collective_for_training(kAveragingGradients);
+    Progress::Operation operation =
+        WorldAccess::progress(*world).collective_for_training(kAveragingGradients);
     bool has_ended = false;
 
     // A backward that fails is dropped by the engine without a call.
     ~Named() {
-      if (!has_ended) world->progress().lose_order();
+      if (!has_ended) WorldAccess::progress(*world).lose_order();
     }
   };
   auto named = std::make_shared<Named>(world);
@@ -119,7 +121,7 @@ void DataParallel::State::broadcast_buffers(int source) {
 }
 
 void DataParallel::State::require_part_in_join() const {
-  if (world->groups().join == join) return;
+  if (WorldAccess::groups(*world).join == join) return;
   throw Error(
       ErrorDetails{.problem = "A model is trained inside join_uneven_inputs() that is not joined",
                    .expected = "only models that were given to join_uneven_inputs()",
@@ -162,7 +164,7 @@ void DataParallel::State::require_finished() const {
 
 void DataParallel::State::rebuild_buckets() {
   require_finished();
-  world->groups();  // an Error if they have ended
+  WorldAccess::groups(*world);  // an Error if they have ended
   if (!reducer->rebuild_is_due()) return;
   require_part_in_join();
   exchange_joined(*world, "agreeing on the order of gradients",

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 #include "dist/data_parallel_state.h"
 #include "dist/exchange.h"
 
@@ -36,7 +37,7 @@ std::string names_of(const DataParallel::State& state, const std::vector<size_t>
     names.push_back(parameter.name +
                     (parameter.value.requires_grad() ? "" : " (frozen since it was prepared)"));
   }
-  return names.empty() ? "unknown ones" : c10::Join(", ", names);
+  return names.empty() ? "unknown ones" : list_text(names);
 }
 
 // c10d throws its own types from stores and NCCL, but plain runtime errors from Gloo.

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 #include "dist/comm_hook.h"
 #include "dist/data_parallel_state.h"
 
@@ -39,13 +41,7 @@ json names_as_json(const DataParallel::State& state, const std::vector<size_t>& 
 }
 
 std::string listed(const std::set<std::string>& names) {
-  std::vector<std::string> first;
-  for (const std::string& name : names) {
-    if (first.size() < kMostNames) first.push_back(name);
-  }
-  const std::string list = c10::Join(", ", first);
-  return names.size() > kMostNames ? c10::str(list, " and ", names.size() - kMostNames, " more")
-                                   : list;
+  return list_text({names.begin(), names.end()}, kMostNames);
 }
 
 // --- Saving ---------------------------------------------------------------------------------------
@@ -232,15 +228,15 @@ NamedState DataParallel::state_dict() const {
                       {"order", names_as_json(state, order.arrival)},
                       {"buffers_due", state.buffers_due}};
   for (const auto& bucket : order.buckets) {
-    (*saved.values)["buckets"].push_back(names_as_json(state, bucket));
+    saved.values["buckets"].push_back(names_as_json(state, bucket));
   }
   if (state.options.gradient_as_bucket_view) {
-    (*saved.values)["views"] = names_as_json(state, state.reducer->gradients_in_buckets());
+    saved.values["views"] = names_as_json(state, state.reducer->gradients_in_buckets());
   }
-  if (state.graph_is_known) (*saved.values)["static_graph"] = saved_graph(state);
+  if (state.graph_is_known) saved.values["static_graph"] = saved_graph(state);
   if (const auto* hook = dynamic_cast<const SavedHook*>(state.hook.get())) {
     const NamedState of_hook = hook->state_dict();
-    if (!of_hook.values->empty()) (*saved.values)["comm_hook"] = *of_hook.values;
+    if (!of_hook.values->empty()) saved.values["comm_hook"] = *of_hook.values;
     for (const auto& item : of_hook.tensors) {
       saved.tensors.insert(kHookPrefix + item.key(), item.value());
     }

@@ -9,6 +9,7 @@
 #include "dist/data_parallel_state.h"
 #include "dist/groups.h"
 #include "dist/model_check.h"
+#include "dist/world_access.h"
 
 namespace accelerant::dist {
 namespace {
@@ -105,7 +106,7 @@ DataParallel::State::State(std::shared_ptr<World> shared_world,
       parameters(each_once(all_parameters)),
       buffers(std::move(buffers_function)),
       options(given_options),
-      group(world->groups().data) {
+      group(WorldAccess::groups(*world).data) {
   // A process with a problem tells it to the others too, which would wait for it otherwise.
   const std::string problem = problem_of(parameters, options);
   require_same_model(*world, problem.empty() ? describe_model(parameters, buffers(), options)

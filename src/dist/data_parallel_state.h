@@ -3,7 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/logger.hpp>
 
-#include "compat/reducer.h"
+#include "compat/c10d.h"
 #include "dist/data_parallel.h"
 
 namespace accelerant::dist {

@@ -6,9 +6,10 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "accelerant/dist/world.h"
 #include "accelerant/track/timeline.h"
-#include "core/failpoint.h"
+#include "dist/world_access.h"
 #include "watch/progress.h"
 
 namespace accelerant::dist {
@@ -24,10 +25,10 @@ namespace detail {
 
 template <class F>
 auto exchange(const World& world, const char* name, F& f) {
-  const auto span = world.timeline()->span(Phase::exchange, SpanName::lasting(name));
+  const auto span = WorldAccess::timeline(world)->span(Phase::exchange, SpanName::lasting(name));
   try {
     failpoint(name);
-    return f(world.groups());
+    return f(WorldAccess::groups(world));
   } catch (const Error&) {
     throw;
   } catch (...) {
@@ -41,7 +42,7 @@ auto exchange(const World& world, const char* name, F& f) {
 // and the same on all. For what processes without inputs follow in a join_uneven().
 template <class F>
 auto exchange_joined(const World& world, const char* name, F&& f) {
-  const auto operation = world.progress().collective(name);
+  const auto operation = WorldAccess::progress(world).collective(name);
   return detail::exchange(world, name, f);
 }
 
@@ -55,7 +56,7 @@ auto exchange(const World& world, const char* name, F&& f) {
 // The same for messages between two processes.
 template <class F>
 auto exchange_between_two(const World& world, const char* name, F&& f) {
-  const auto operation = world.progress().wait(name);
+  const auto operation = WorldAccess::progress(world).wait(name);
   return detail::exchange(world, name, f);
 }
 

@@ -13,6 +13,7 @@
 #include "dist/data_parallel_state.h"
 #include "dist/exchange.h"
 #include "dist/groups.h"
+#include "dist/world_access.h"
 
 namespace accelerant::dist {
 namespace {
@@ -25,7 +26,7 @@ World& world_of(const std::vector<DataParallel*>& models) {
                              .expected = "the models that are trained"});
   }
   World& world = models.front()->world();
-  if (world.groups().join != nullptr) {
+  if (WorldAccess::groups(world).join != nullptr) {
     throw Error(ErrorDetails{.problem = "A join of uneven inputs inside another",
                              .expected = "one join around the training loop, of all models"});
   }
@@ -37,13 +38,13 @@ World& world_of(const std::vector<DataParallel*>& models) {
 Join::Join(const std::vector<DataParallel*>& models, const JoinOptions& options)
     : models_(models), options_(options), world_(world_of(models)) {
   for (DataParallel* model : models_) model->state().join = this;
-  world_.groups().join = this;
-  world_.progress().lose_order();  // from here on processes do different things
+  WorldAccess::groups(world_).join = this;
+  WorldAccess::progress(world_).lose_order();  // from here on processes do different things
 }
 
 Join::~Join() {
   for (DataParallel* model : models_) model->state().join = nullptr;
-  if (world_.is_connected()) world_.groups().join = nullptr;
+  if (world_.is_connected()) WorldAccess::groups(world_).join = nullptr;
 }
 
 Join::Event Join::exchange_event(DataParallel::State* state, Kind kind) {
@@ -174,7 +175,7 @@ void Join::follow_the_others() {
 
 // Also while all have inputs: whether a program works shall not depend on its data.
 void refuse_in_join(const World& world, const char* name) {
-  if (world.groups().join == nullptr) return;
+  if (WorldAccess::groups(world).join == nullptr) return;
   throw Error(ErrorDetails{
       .problem = c10::str("An exchange inside join_uneven_inputs(): ", name),
       .expected = "only forwards and backwards of the models that are joined",

@@ -11,6 +11,7 @@
 #include "dist/groups.h"
 #include "dist/message.h"
 #include "dist/transport.h"
+#include "dist/world_access.h"
 
 namespace accelerant::dist {
 namespace {
@@ -38,7 +39,7 @@ std::string to_bytes(const json& value) {
 
 std::vector<std::string> exchange_messages(const World& world, const char* name,
                                            const std::string& bytes) {
-  ++world.groups().messages;
+  ++WorldAccess::groups(world).messages;
   const auto length = static_cast<int64_t>(bytes.size());
   const int64_t size = world.size();
   at::Tensor own = at::zeros({kFirstPart}, at::kByte);

@@ -1,5 +1,5 @@
-// Several tensors in one exchange. Each exchange costs a latency that is large against a small tensor, so
-// small ones travel together in a flat buffer; large ones go alone and are not copied.
+// Several tensors in one exchange. Each exchange costs a latency that is large against a small
+// tensor, so small ones travel together in a flat buffer; large ones go alone and are not copied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,11 +10,12 @@
 
 namespace accelerant::dist {
 
-// Positions in a list of tensors that are exchanged at once. The same on all processes if shapes are.
+// Positions in a list of tensors that are exchanged at once. The same on all processes if shapes
+// are.
 using Pack = std::vector<std::size_t>;
 
-// Tensors of one pack have the same device and type. Undefined and empty ones are in none: Gloo fails on
-// exchanges of nothing.
+// Tensors of one pack have the same device and type. Undefined and empty ones are in none: Gloo
+// fails on exchanges of nothing.
 std::vector<Pack> packs_of(const std::vector<at::Tensor>& tensors);
 
 // The content of a tensor as bytes, one-dimensional and contiguous; a view where that is possible.

@@ -1,5 +1,7 @@
 #include "dist/power_memory.h"
 
+#include <nlohmann/json.hpp>
+
 #include <c10/util/StringUtil.h>
 
 #include "accelerant/core/error.h"
@@ -32,7 +34,7 @@ NamedState state_of(const PowerSgdMemory& memory) {
                                   {"random_draws", memory.seeds.draws()},
                                   {"buckets", json::array()}}};
   for (const auto& [index, bucket] : memory.buckets) {
-    (*state.values)["buckets"].push_back(index);
+    state.values["buckets"].push_back(index);
     const auto add = [&state, index = index](const char* field, const at::Tensor& tensor) {
       if (tensor.defined()) state.tensors.insert(tensor_name(index, field), tensor);
     };

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "accelerant/core/log.h"
-#include "core/ranks_text.h"
-#include "core/saving_mark.h"
-#include "core/signal_name.h"
+#include "core/launch_contract.h"
+#include "core/texts.h"
 #include "dist/groups.h"
 #include "dist/message.h"
 #include "dist/preemption_watcher.h"
+#include "dist/world_access.h"
 #include "watch/failure.h"
 
 namespace accelerant::dist {
@@ -28,7 +28,8 @@ milliseconds interval_for(int64_t size) { return std::max(milliseconds(250), mil
 // `what` happened: it names those to blame. `is_consequence`: of the failure of another process.
 [[noreturn]] void refuse(const World& world, const std::string& what, bool is_consequence) {
   const std::string problem = "The processes could not agree on when to save their state: ";
-  if (Monitor* const monitor = world.monitor()) monitor->fail(ProcessState::lost, problem + what);
+  if (Monitor* const monitor = WorldAccess::monitor(world))
+    monitor->fail(ProcessState::lost, problem + what);
   throw ExchangeError(c10::str("Rank ", world.rank(), " of ", world.size(), ": ", problem, what),
                       problem + what, is_consequence);
 }
@@ -39,7 +40,7 @@ std::string missing_text(const World& world, PreemptionWatcher& watcher) {
                      : missing->empty() ? "all have answered, but nothing was decided"
                                         : ranks_text(*missing) + " did not answer";
   text += c10::str(" within ", seconds_text(world.timeout()));
-  if (Monitor* const monitor = world.monitor())
+  if (Monitor* const monitor = WorldAccess::monitor(world))
     text += "; " + monitor->who_is_late(milliseconds(500));
   return text +
          "; look at the output of these processes; ProcessGroupOptions::timeout is how long to "
@@ -51,7 +52,7 @@ std::string missing_text(const World& world, PreemptionWatcher& watcher) {
 Preemption::Preemption(const World& world, std::vector<int> signals)
     : world_(world), signals_(std::move(signals)) {
   if (world.size() == 1) return;
-  Groups& groups = world.groups();
+  Groups& groups = WorldAccess::groups(world);
   auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("preemption/", groups.preemptions++),
                                                       groups.store->clone());
   watcher_ = PreemptionWatcher::start(std::move(store), world.rank(), world.size(),
@@ -64,7 +65,7 @@ Preemption::~Preemption() {
 
 bool Preemption::at_boundary() {
   // With uneven inputs processes make different numbers of updates, and only those with inputs come here.
-  if (watcher_ && world_.groups().join != nullptr) return false;
+  if (watcher_ && WorldAccess::groups(world_).join != nullptr) return false;
   ++updates_;
   const bool is_time = is_time_to_save();
   if (is_time && !std::exchange(has_marked_, true)) mark_saving();
@@ -94,9 +95,9 @@ int Preemption::signal() const {
 }
 
 void Preemption::await_agreement() {
-  const auto operation = world_.progress().wait("agreeing on when to save");
+  const auto operation = WorldAccess::progress(world_).wait("agreeing on when to save");
   const auto deadline = Clock::now() + world_.timeout();
-  Monitor* const monitor = world_.monitor();
+  Monitor* const monitor = WorldAccess::monitor(world_);
   while (true) {
     const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
     if (watcher_->await_agreement(std::clamp(left, milliseconds(0), milliseconds(250)))) break;

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
 
 namespace accelerant::dist {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "core/ranks_text.h"
+#include "core/texts.h"
 #include "dist/message.h"
 #include "watch/failure.h"
 

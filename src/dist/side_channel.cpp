@@ -13,12 +13,13 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
-#include "core/failpoint.h"
-#include "core/ranks_text.h"
+#include "accelerant/core/failpoint.h"
+#include "core/texts.h"
 #include "dist/groups.h"
 #include "dist/message.h"
 #include "dist/store_board.h"
 #include "dist/store_courier.h"
+#include "dist/world_access.h"
 #include "watch/failure.h"
 #include "watch/heartbeat.h"
 
@@ -143,10 +144,10 @@ class StoreChannel : public SideChannel {
         // Many processes ask one store.
         longest_pause_(std::max<int64_t>(50, size_ / 2)),
         look_interval_(std::max<int64_t>(250, size_)),
-        has_heartbeats_(world.monitor() != nullptr),
-        world_(world.groups().life),
-        keys_{c10::str("channel/", world.groups().channels++, "/")},
-        courier_(StoreCourier::start(world.groups().store->clone())) {}
+        has_heartbeats_(WorldAccess::monitor(world) != nullptr),
+        world_(WorldAccess::groups(world).life),
+        keys_{c10::str("channel/", WorldAccess::groups(world).channels++, "/")},
+        courier_(StoreCourier::start(WorldAccess::groups(world).store->clone())) {}
 
   ~StoreChannel() override {
     stop();

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "compat/collectives.h"
-#include "core/ranks_text.h"
+#include "compat/c10d.h"
+#include "core/texts.h"
 #include "dist/exchange.h"
 #include "dist/groups.h"
 #include "dist/message.h"
+#include "dist/world_access.h"
 #include "watch/failure.h"
 #include "watch/monitor.h"
 
@@ -65,7 +66,7 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
                               std::chrono::milliseconds waited, std::string reason) {
   // One that died is noticed at once, when others may just not have come yet.
   const bool is_early = waited < world.timeout();
-  if (Monitor* const monitor = world.monitor()) {
+  if (Monitor* const monitor = WorldAccess::monitor(world)) {
     // Those that still wait for this process should name the missing ones, not this one.
     monitor->fail(ProcessState::lost, reason);
     if (is_early) reason = monitor->who_ended(std::chrono::milliseconds(500)).cause;
@@ -159,7 +160,7 @@ void barrier(const World& world, const std::string& name) {
   });
 }
 
-int64_t next_call(const World& world) { return ++world.groups().calls; }
+int64_t next_call(const World& world) { return ++WorldAccess::groups(world).calls; }
 
 void require_rank(const World& world, const char* name, int64_t rank) {
   if (rank >= 0 && rank < world.size()) return;

@@ -5,7 +5,6 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <atomic>
-#include <cctype>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -13,21 +12,31 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "accelerant/track/timeline.h"
+#include "core/texts.h"
 #include "dist/backends.h"
 #include "dist/exchange.h"
 #include "dist/groups.h"
 #include "dist/rendezvous.h"
 #include "dist/store_board.h"
+#include "dist/world_access.h"
 #include "watch/failure.h"
-#include "watch/monitor.h"
-#include "watch/progress.h"
 
 namespace accelerant::dist {
+
+struct World::Parts {
+  Progress progress = {};
+  std::shared_ptr<Timeline> timeline;
+  std::unique_ptr<Groups> groups = {};
+  std::unique_ptr<Monitor> monitor = {};
+  std::unique_ptr<FailureHandler> failure_handler = {};
+  std::vector<std::weak_ptr<std::function<void()>>> before_close = {};
+};
+
 namespace {
 
-// Worlds that are still connected when the process exits (held by a static object, say) must end before
-// the libraries under them do: a process group that outlives CUDA's own clean-up aborts the process.
+// Worlds that are still connected when the process exits (held by a static object, say) must end
+// before the libraries under them do: a process group that outlives CUDA's own clean-up aborts the
+// process.
 class OpenWorlds {
  public:
   static OpenWorlds& instance() {
@@ -62,8 +71,8 @@ class OpenWorlds {
 };
 
 std::string key_prefix(const Environment& environment) {
-  // A number for each World of this process, the same on all; and for each restart, since a store that
-  // the launcher serves still holds the keys of the attempt before.
+  // A number for each World of this process, the same on all; and for each restart, since a store
+  // that the launcher serves still holds the keys of the attempt before.
   static std::atomic<int64_t> made = 0;
   return c10::str("accelerant/", environment.restart_count, "/", made++);
 }
@@ -71,14 +80,7 @@ std::string key_prefix(const Environment& environment) {
 bool debug_from_environment() {
   const char* value = std::getenv("ACCELERATE_DEBUG_MODE");
   if (value == nullptr || *value == '\0') return false;
-  std::string text = value;
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const char* yes : {"y", "yes", "t", "true", "on", "1"}) {
-    if (text == yes) return true;
-  }
-  for (const char* no : {"n", "no", "f", "false", "off", "0"}) {
-    if (text == no) return false;
-  }
+  if (const auto flag = parse_flag(value)) return *flag;
   throw Error(
       ErrorDetails{.problem = "The environment variable ACCELERATE_DEBUG_MODE cannot be used",
                    .expected = "true or false",
@@ -106,8 +108,8 @@ World::World(const Environment& environment, const ProcessGroupOptions& options,
     : environment_(environment),
       options_(options),
       device_(device),
-      progress_(std::make_unique<Progress>()),
-      timeline_(std::make_shared<Timeline>(TimelineOptions{.rank = environment.process_index})) {
+      parts_(std::make_unique<Parts>()) {
+  parts_->timeline = std::make_shared<Timeline>(TimelineOptions{.rank = environment.process_index});
   const auto is_positive = [](std::chrono::milliseconds time) { return time.count() > 0; };
   if (!is_positive(options.timeout) || !is_positive(options.join_timeout)) {
     throw Error(
@@ -118,23 +120,24 @@ World::World(const Environment& environment, const ProcessGroupOptions& options,
   }
   is_debug_ = options.debug ? *options.debug : debug_from_environment();
   if (!environment.use_distributed() && !options.with_one_process) return;
-  failure_handler_ = std::make_unique<FailureHandler>(rank(), *progress_, nullptr);
+  parts_->failure_handler = std::make_unique<FailureHandler>(rank(), parts_->progress, nullptr);
   try {
-    groups_ = connect(environment_, options_, device_);
+    parts_->groups = connect(environment_, options_, device_);
     if (options_.monitor.enabled) {
-      monitor_ =
-          std::make_unique<Monitor>(rank(), size(), options_.monitor,
-                                    make_store_board(*groups_->store, rank(), size()), *progress_);
+      parts_->monitor = std::make_unique<Monitor>(
+          rank(), size(), options_.monitor,
+          make_store_board(*parts_->groups->store, rank(), size()), parts_->progress);
     }
     // A process that ended at once, now that it is connected, would seem lost to those still at it.
-    await_all(*groups_->store, "connected", environment_, options_.join_timeout);
+    await_all(*parts_->groups->store, "connected", environment_, options_.join_timeout);
   } catch (const Error&) {
     throw;
   } catch (...) {
     rethrow_exchange_error(*this, "connecting the processes", std::current_exception());
   }
-  failure_handler_.reset();  // one that knows the monitor takes its place
-  failure_handler_ = std::make_unique<FailureHandler>(rank(), *progress_, monitor_.get());
+  parts_->failure_handler.reset();  // one that knows the monitor takes its place
+  parts_->failure_handler =
+      std::make_unique<FailureHandler>(rank(), parts_->progress, parts_->monitor.get());
   OpenWorlds::instance().add(this);
 }
 
@@ -145,45 +148,56 @@ std::shared_ptr<World> World::join(const Environment& environment,
 
 World::~World() { close(); }
 
+bool World::is_connected() const { return parts_->groups != nullptr; }
+
 void World::close() {
-  if (!groups_) return;
+  if (!parts_->groups) return;
   OpenWorlds::instance().remove(this);
-  if (monitor_ && std::uncaught_exceptions() > 0) {
-    monitor_->fail(ProcessState::failed, "an exception is ending its training");
+  if (parts_->monitor && std::uncaught_exceptions() > 0) {
+    parts_->monitor->fail(ProcessState::failed, "an exception is ending its training");
   }
-  failure_handler_.reset();
-  monitor_.reset();
-  for (const auto& registered : before_close_) {
+  parts_->failure_handler.reset();
+  parts_->monitor.reset();
+  for (const auto& registered : parts_->before_close) {
     if (const auto f = registered.lock()) (*f)();
   }
   // The training's group first: its NCCL part may still talk through the store.
-  groups_->data->shutdown();
-  groups_->data.reset();
-  groups_->control.reset();
-  groups_.reset();
+  parts_->groups->data->shutdown();
+  parts_->groups->data.reset();
+  parts_->groups->control.reset();
+  parts_->groups.reset();
 }
 
-std::shared_ptr<void> World::before_close(std::function<void()> f) {
-  std::erase_if(before_close_, [](const auto& registered) { return registered.expired(); });
+std::shared_ptr<void> WorldAccess::before_close(World& world, std::function<void()> f) {
+  auto& all = world.parts_->before_close;
+  std::erase_if(all, [](const auto& registered) { return registered.expired(); });
   auto shared = std::make_shared<std::function<void()>>(std::move(f));
-  before_close_.push_back(shared);
+  all.push_back(shared);
   return shared;
 }
 
-Groups& World::groups() const {
-  if (groups_) return *groups_;
-  throw Error(ErrorDetails{
-      .problem = "An exchange between processes without process groups",
-      .expected = "several processes that are connected",
-      .got = environment_.use_distributed() ? "groups that have ended" : "a single process"});
+Groups& WorldAccess::groups(const World& world) {
+  if (world.is_connected()) return *world.parts_->groups;
+  throw Error(ErrorDetails{.problem = "An exchange between processes without process groups",
+                           .expected = "several processes that are connected",
+                           .got = world.environment().use_distributed() ? "groups that have ended"
+                                                                        : "a single process"});
 }
+
+Progress& WorldAccess::progress(const World& world) { return world.parts_->progress; }
+
+const std::shared_ptr<Timeline>& WorldAccess::timeline(const World& world) {
+  return world.parts_->timeline;
+}
+
+Monitor* WorldAccess::monitor(const World& world) { return world.parts_->monitor.get(); }
 
 void rethrow_exchange_error(const World& world, const char* name, std::exception_ptr error) {
   rethrow_as_error(error, {.operation = name,
                            .rank = world.rank(),
                            .size = world.size(),
-                           .step = world.progress().step(),
-                           .monitor = world.monitor()});
+                           .step = WorldAccess::progress(world).step(),
+                           .monitor = WorldAccess::monitor(world)});
 }
 
 }  // namespace accelerant::dist

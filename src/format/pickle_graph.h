@@ -1,25 +1,26 @@
-// What an unpickler builds: objects that refer to each other. They may share parts and even contain
-// themselves, so they are kept in one list and refer to each other by number. Destroying the list then
-// needs no recursion, however deep the objects are nested.
+// What an unpickler builds: objects that refer to each other, among them the few classes and
+// functions that a pickle of plain data may name. They may share parts and even contain themselves,
+// so they are kept in one list and refer to each other by number. Destroying the list then needs no
+// recursion, however deep the objects are nested.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "format/plain_value.h"
-#include "format/torch_dtype.h"
 
 namespace accelerant::format {
 
 // The number of a node.
 using Ref = uint32_t;
 
-// The functions and classes that a pickle may name. None is ever called; the unpickler knows what each
-// would give.
+// The functions and classes that a pickle may name. None is ever called; the unpickler knows what
+// each would give.
 enum class Global {
   ordered_dict,
   counter,
@@ -71,11 +72,20 @@ using Node = std::variant<std::monostate, bool, int64_t, double, std::string, Pl
                           TupleNode, SetNode, DictNode, PlainDtype, PlainDevice,
                           std::unique_ptr<PlainTensor>, StorageNode, GlobalNode, SkippedNode>;
 
+// What stands for "module.name", under its name in Python 2 or 3; nothing if it is not on the list.
+std::optional<Node> find_global(const std::string& module, const std::string& name);
+
+// The same for what only the archives of modules have: classes of their own, and typed lists.
+std::optional<Node> find_module_global(const std::string& module, const std::string& name);
+
+// Whether numpy's own pickles of arrays, numbers and types name it.
+bool is_of_numpy(const std::string& module, const std::string& name);
+
 // The Python name of what a node is.
 std::string name_of(const Node& node);
 
-// How much more data than the pickle itself its shared parts may become. Without it a pickle of a few
-// hundred bytes could stand for more than any memory holds.
+// How much more data than the pickle itself its shared parts may become. Without it a pickle of a
+// few hundred bytes could stand for more than any memory holds.
 class ExpansionBudget {
  public:
   explicit ExpansionBudget(uint64_t pickle_bytes);
@@ -87,7 +97,8 @@ class ExpansionBudget {
   uint64_t left_;
 };
 
-// The plain data that `root` stands for. Parts that are shared become several. `where` begins messages.
+// The plain data that `root` stands for. Parts that are shared become several. `where` begins
+// messages.
 PlainValue expand(const std::deque<Node>& nodes, Ref root, ExpansionBudget& budget,
                   const std::string& where);
 

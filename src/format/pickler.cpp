@@ -7,10 +7,8 @@
 #include <unordered_set>
 
 #include "accelerant/core/error.h"
-#include "format/dict_key.h"
+#include "core/utf8.h"
 #include "format/little_endian.h"
-#include "format/nesting.h"
-#include "format/utf8_text.h"
 
 namespace accelerant::format {
 namespace {
@@ -51,7 +49,7 @@ void Pickler::put_number(Opcode opcode, T value) {
   append_little_endian(out_, value);
 }
 
-// --- Objects that are written once ----------------------------------------------------------------
+// --- Objects that are written once ---------------------------------------------------------------
 
 bool Pickler::recall(const std::string& name) {
   const auto found = memo_.find(name);
@@ -89,7 +87,7 @@ void Pickler::save_text(std::string_view text) {
   const std::string memo_name = "text " + std::string(text.substr(0, longest_remembered));
   const bool is_short = text.size() <= longest_remembered;
   if (is_short && recall(memo_name)) return;
-  if (!is_python_utf8(text)) {
+  if (find_invalid_utf8(text, Surrogates::valid)) {
     refuse("has a string that is not UTF-8", {}, {}, "use PlainBytes for bytes");
   }
   if (text.size() > std::numeric_limits<uint32_t>::max()) refuse("has a string of more than 4 GiB");
@@ -98,7 +96,7 @@ void Pickler::save_text(std::string_view text) {
   if (is_short && memo_.size() < std::numeric_limits<uint32_t>::max()) remember(memo_name);
 }
 
-// --- Values ---------------------------------------------------------------------------------------
+// --- Values --------------------------------------------------------------------------------------
 
 void Pickler::save(const PlainValue& value) {
   if (depth_ == deepest_nesting) refuse_nesting(kWritten);
@@ -130,7 +128,7 @@ void Pickler::save(const PlainBytes& bytes) {
   // Protocol 2 has no bytes of its own; this is how Python writes them.
   if (bytes.is_bytearray) global("__builtin__", "bytearray");
   global("_codecs", "encode");
-  save_text(from_latin1(bytes.bytes));
+  save_text(utf8_of_latin1(bytes.bytes));
   save_text("latin1");
   put(Opcode::tuple2);
   put(Opcode::reduce);
@@ -165,7 +163,7 @@ void Pickler::save(const PlainDevice& device) {
   put(Opcode::reduce);
 }
 
-// --- Containers -----------------------------------------------------------------------------------
+// --- Containers ----------------------------------------------------------------------------------
 
 void Pickler::begin_tuple(std::size_t size) {
   if (size > 3) put(Opcode::mark);
@@ -264,7 +262,7 @@ void Pickler::save(const PlainDict& dict) {
   }
 }
 
-// --- Tensors --------------------------------------------------------------------------------------
+// --- Tensors -------------------------------------------------------------------------------------
 
 void Pickler::save(const PlainTensor& tensor) {
   check_tensor(tensor, std::string(kWritten) + " has a tensor that");

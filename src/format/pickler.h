@@ -1,5 +1,5 @@
-// Writes plain data as a pickle that torch's weights_only unpickler reads: protocol 2, and of that only
-// the instructions it knows.
+// Writes plain data as a pickle that torch's weights_only unpickler reads: protocol 2, and of that
+// only the instructions it knows.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "format/plain_value.h"
 #include "format/pickle_opcodes.h"
-#include "format/torch_dtype.h"
+#include "format/plain_value.h"
 
 namespace accelerant::format {
 

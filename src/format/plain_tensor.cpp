@@ -1,26 +1,47 @@
-// What plain_value.h says of tensors: checks and access without torch.
+#include "format/plain_tensor.h"
+
 #include <algorithm>
+#include <array>
 #include <cstring>
-#include <limits>
+#include <utility>
 
 #include "accelerant/core/error.h"
-#include "format/plain_value.h"
-#include "format/torch_dtype.h"
+#include "core/texts.h"
 
 namespace accelerant::format {
 namespace {
 
+constexpr auto torch_dtype_table = std::to_array<TorchDtype>({
+    {"F64", "float64", "DoubleStorage", 8, true},
+    {"F32", "float32", "FloatStorage", 4, true},
+    {"F16", "float16", "HalfStorage", 2, true},
+    {"BF16", "bfloat16", "BFloat16Storage", 2, true},
+    {"I64", "int64", "LongStorage", 8, false},
+    {"I32", "int32", "IntStorage", 4, false},
+    {"I16", "int16", "ShortStorage", 2, false},
+    {"I8", "int8", "CharStorage", 1, false},
+    {"U8", "uint8", "ByteStorage", 1, false},
+    {"BOOL", "bool", "BoolStorage", 1, false},
+    {"C128", "complex128", "ComplexDoubleStorage", 16, true},
+    {"C64", "complex64", "ComplexFloatStorage", 8, true},
+    {"C32", "complex32", "", 4, true},
+    {"U16", "uint16", "", 2, false},
+    {"U32", "uint32", "", 4, false},
+    {"U64", "uint64", "", 8, false},
+    {"F8_E5M2", "float8_e5m2", "", 1, true},
+    {"F8_E4M3", "float8_e4m3fn", "", 1, true},
+    {"F8_E5M2FNUZ", "float8_e5m2fnuz", "", 1, true},
+    {"F8_E4M3FNUZ", "float8_e4m3fnuz", "", 1, true},
+    {"F8_E8M0", "float8_e8m0fnu", "", 1, true},
+});
+
+const TorchDtype* find_by(std::string_view TorchDtype::*member, std::string_view text) {
+  const auto found = std::ranges::find(torch_dtype_table, text, member);
+  return text.empty() || found == torch_dtype_table.end() ? nullptr : &*found;
+}
+
 // What torch's own loops are made for.
 constexpr std::size_t most_dimensions = 64;
-
-std::string shape_text(const std::vector<int64_t>& numbers) {
-  std::string text = "[";
-  for (const int64_t number : numbers) {
-    if (text.size() > 1) text += ", ";
-    text += std::to_string(number);
-  }
-  return text + "]";
-}
 
 const TorchDtype& dtype_of(const PlainTensor& tensor, const std::string& where) {
   const TorchDtype* const dtype = find_dtype(tensor.dtype);
@@ -35,7 +56,8 @@ const TorchDtype& dtype_of(const PlainTensor& tensor, const std::string& where) 
 void copy_row_major(const PlainTensor& tensor, const std::byte* source, std::size_t element_size,
                     std::byte* target) {
   std::vector<int64_t> place(tensor.shape.size(), 0);
-  // Unsigned, as the stride of a dimension of size 1 is never used but is added and taken away here.
+  // Unsigned, as the stride of a dimension of size 1 is never used but is added and taken away
+  // here.
   auto offset = static_cast<uint64_t>(tensor.storage_offset);
   for (int64_t left = tensor.numel(); left > 0; --left) {
     std::memcpy(target, source + offset * element_size, element_size);
@@ -51,6 +73,33 @@ void copy_row_major(const PlainTensor& tensor, const std::byte* source, std::siz
 }
 
 }  // namespace
+
+const TorchDtype* find_dtype(std::string_view name) { return find_by(&TorchDtype::name, name); }
+
+const TorchDtype* find_python_dtype(std::string_view python) {
+  return find_by(&TorchDtype::python, python);
+}
+
+const TorchDtype* find_storage_type(std::string_view storage) {
+  return find_by(&TorchDtype::storage, storage);
+}
+
+PlainStorage::PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner)
+    : bytes_(bytes), owner_(std::move(owner)) {}
+
+PlainStorage::PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                           std::string key, std::string location, std::function<void()> check)
+    : bytes_(bytes),
+      owner_(std::move(owner)),
+      key_(std::move(key)),
+      location_(std::move(location)),
+      check_(std::move(check)) {}
+
+std::span<const std::byte> PlainStorage::bytes() const {
+  // A check that throws leaves the flag unset, so that the next call throws too.
+  if (check_) std::call_once(checked_, check_);
+  return bytes_;
+}
 
 bool is_row_major(const PlainTensor& tensor) {
   int64_t expected = 1;
@@ -77,8 +126,8 @@ PlainTensor PlainTensor::contiguous(std::string dtype, std::vector<int64_t> shap
   int64_t stride = 1;
   for (std::size_t i = tensor.shape.size(); i-- > 0;) {
     tensor.strides[i] = stride;
-    // As torch has it: a dimension of size 0 does not make the strides 0. What overflows does not fit
-    // the storage either.
+    // As torch has it: a dimension of size 0 does not make the strides 0. What overflows does not
+    // fit the storage either.
     if (__builtin_mul_overflow(stride, std::max<int64_t>(tensor.shape[i], 1), &stride)) {
       throw Error(ErrorDetails{.problem = "a tensor's shape is too large",
                                .expected = "fewer than 2^63 elements",
@@ -117,8 +166,8 @@ void check_tensor(const PlainTensor& tensor, const std::string& where) {
       std::ranges::any_of(tensor.strides, [](auto n) { return n < 0; })) {
     fail("has a negative size, stride or offset", "none of them");
   }
-  // Sizes and strides are checked for overflow even where another size is 0: code that walks the tensor
-  // multiplies them in its own order.
+  // Sizes and strides are checked for overflow even where another size is 0: code that walks the
+  // tensor multiplies them in its own order.
   int64_t last = tensor.storage_offset;
   int64_t count = 1;
   bool overflow = false;

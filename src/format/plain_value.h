@@ -11,103 +11,30 @@
 //   scaler.set("growth_interval", 2000);
 //   const PlainValue value = std::move(scaler);
 //
-// A PlainValue is a value: copies are independent, and a thing that a Python program holds in two places
-// is here two things. Only storages of tensors are shared, by shared pointers, because tied weights must
-// stay tied and because they are big.
+// A PlainValue is a value: copies are independent, and a thing that a Python program holds in two
+// places is here two things. Only storages of tensors are shared, by shared pointers, because tied
+// weights must stay tied and because they are big.
 #pragma once
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "format/plain_tensor.h"
+
 namespace accelerant::format {
 
 class PlainValue;
 
-// The memory that one or more tensors look at. Tensors that share a storage hold the same pointer.
-class PlainStorage {
- public:
-  // `bytes` must stay as they are while the storage lives; `owner` is kept alive for that, and may be
-  // empty where the caller sees to it.
-  explicit PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner = {});
-
-  // A storage of a file, where it is called `key`. `check` runs once, before bytes() first returns, and
-  // throws if the bytes are damaged.
-  PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, std::string key,
-               std::string location, std::function<void()> check);
-
-  // The content, little-endian. The first call for a storage of a file compares the checksum, that is,
-  // reads it all, and throws an Error when it is wrong; any number of threads may call. Storages of files
-  // begin at a multiple of 64 bytes if torch or this library wrote the file, and anywhere else if not.
-  std::span<const std::byte> bytes() const;
-
-  // In bytes.
-  uint64_t size() const { return bytes_.size(); }
-
-  // The name in the file it came from, such as "0"; empty for storages made by a program.
-  const std::string& key() const { return key_; }
-
-  // Where Python had it, such as "cpu" or "cuda:0". The writer writes it down, and torch.load puts the
-  // tensor there unless its map_location says otherwise.
-  const std::string& location() const { return location_; }
-  void set_location(std::string location) { location_ = std::move(location); }
-
- private:
-  std::span<const std::byte> bytes_;
-  std::shared_ptr<const void> owner_;
-  std::string key_;
-  std::string location_ = "cpu";
-  std::function<void()> check_;
-  mutable std::once_flag checked_;
-};
-
-// A tensor: how to look at a storage. Element (i, j, ...) is the one number
-// storage_offset + i * strides[0] + j * strides[1] + ... of the storage.
-struct PlainTensor {
-  // The element type as safetensors spells it: BOOL, U8, I8, U16, I16, U32, I32, U64, I64, F16, BF16, F32,
-  // F64, F8_E4M3, F8_E5M2, F8_E4M3FNUZ, F8_E5M2FNUZ, F8_E8M0, C64; and C32 and C128, which it lacks.
-  std::string dtype = "F32";
-  std::vector<int64_t> shape = {};                        // empty: one element, no dimensions
-  std::vector<int64_t> strides = {};                      // as many as shape has; in elements
-  int64_t storage_offset = 0;                             // in elements
-  std::shared_ptr<const PlainStorage> storage = nullptr;  // never null in what a reader returns
-  bool requires_grad = false;  // of the tensor, or of the Parameter it is in
-  bool is_parameter = false;   // a torch.nn.Parameter
-
-  // A tensor over the whole of a storage, in row-major order.
-  static PlainTensor contiguous(std::string dtype, std::vector<int64_t> shape,
-                                std::shared_ptr<const PlainStorage> storage);
-
-  // The number of elements.
-  int64_t numel() const;
-};
-
-// Throws an Error that begins with `where` unless the dtype is known, shape and strides fit each other,
-// and every element lies inside the storage.
-void check_tensor(const PlainTensor& tensor, const std::string& where);
-
-// Whether the elements lie in row-major order in the storage.
-bool is_row_major(const PlainTensor& tensor);
-
-// The elements in row-major order. Where they lie so in the storage, this is a view of it and `buffer`
-// stays as it is; otherwise they are copied into `buffer`. With strides of 0 they may be many more than
-// the storage has.
-std::span<const std::byte> row_major_bytes(const PlainTensor& tensor,
-                                           std::vector<std::byte>& buffer);
-
 using PlainList = std::vector<PlainValue>;
 
-// Containers of values are templates only so that their fields can have defaults while PlainValue, which
-// holds them, is not complete; use PlainTuple, PlainSet, PlainItem and PlainDict.
+// Containers of values are templates only so that their fields can have defaults while PlainValue,
+// which holds them, is not complete; use PlainTuple, PlainSet, PlainItem and PlainDict.
 template <class Value>
 struct PlainTupleOf {
   std::vector<Value> items = {};
@@ -151,15 +78,16 @@ struct PlainItemOf {
 };
 using PlainItem = PlainItemOf<PlainValue>;
 
-// A dict, in the order of insertion. Keys are None, booleans, numbers, strings, bytes, tuples of those,
-// dtypes or devices. As in Python, 1, 1.0 and True are the same key.
+// A dict, in the order of insertion. Keys are None, booleans, numbers, strings, bytes, tuples of
+// those, dtypes or devices. As in Python, 1, 1.0 and True are the same key.
 template <class Value>
 struct PlainDictOf {
   PlainDictKind kind = PlainDictKind::plain;
   std::vector<PlainItemOf<Value>> items = {};
 
-  // Python attributes of an OrderedDict. State dicts of modules have one, "_metadata", with the versions
-  // of the modules; load_state_dict uses it to read old files. Only ordered dicts may have any.
+  // Python attributes of an OrderedDict. State dicts of modules have one, "_metadata", with the
+  // versions of the modules; load_state_dict uses it to read old files. Only ordered dicts may have
+  // any.
   std::vector<PlainItemOf<Value>> attributes = {};
 
   // The value of a string key, or nullptr. Looks at one item after the other.
@@ -247,6 +175,18 @@ class PlainValue {
 
 // The Python name of a kind, such as "dict".
 std::string_view name_of(PlainValue::Kind kind);
+
+// A text that is equal for two values if they are the same key in Python: 1, 1.0 and True are.
+// Nothing if the value cannot be a key: lists, dicts, sets, bytearrays, tensors, and nan, which
+// equals nothing.
+std::optional<std::string> dict_key(const PlainValue& value);
+
+// How deep plain data may be nested. Python's own pickler gives up earlier, at about 500; a bound
+// is needed because values are walked by recursion.
+inline constexpr int deepest_nesting = 1000;
+
+// Throws the Error for data that are deeper.
+[[noreturn]] void refuse_nesting(const std::string& where);
 
 template <class Value>
 const Value* PlainDictOf<Value>::find(std::string_view key) const {

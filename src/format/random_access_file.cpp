@@ -7,10 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "accelerant/core/error.h"
-#include "format/stream_copy.h"
 
 namespace accelerant::format {
 namespace {
@@ -22,6 +26,34 @@ namespace {
 // From this size on a mapping costs less than what it saves; more at a time saves nothing.
 constexpr std::size_t kLeastMapped = 2 << 20;
 constexpr std::size_t kMostMapped = 8 << 20;
+
+// As memcpy, past the caches, for much that is not used at once. A plain copy first fetches what it
+// is about to overwrite, which is a third of all that goes over the bus; memcpy itself avoids that
+// only for tens of MiB at a time. One thread that reads 512 MiB of a file in the page cache,
+// aligned differently, on an AMD EPYC: 15 GB/s so, 11 GB/s with memcpy, 8 GB/s with pread.
+void stream_copy(std::byte* target, const std::byte* source, std::size_t size) {
+#ifdef __SSE2__
+  constexpr std::size_t kLine = 64;
+  const auto address = reinterpret_cast<std::uintptr_t>(target);
+  const std::size_t head = std::min(size, (kLine - address % kLine) % kLine);
+  std::memcpy(target, source, head);
+  std::size_t done = head;
+  for (; done + kLine <= size; done += kLine) {
+    const auto* const from = reinterpret_cast<const __m128i*>(source + done);
+    auto* const to = reinterpret_cast<__m128i*>(target + done);
+    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
+    const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+    _mm_stream_si128(to, a);
+    _mm_stream_si128(to + 1, b);
+    _mm_stream_si128(to + 2, c);
+    _mm_stream_si128(to + 3, d);
+  }
+  _mm_sfence();  // what was written counts for other threads too
+  std::memcpy(target + done, source + done, size - done);
+#else
+  std::memcpy(target, source, size);
+#endif
+}
 
 // A part of a file in memory, for a moment.
 class MappedPart {
@@ -37,7 +69,8 @@ class MappedPart {
   MappedPart(const MappedPart&) = delete;
   MappedPart& operator=(const MappedPart&) = delete;
 
-  // Brings all of it into memory. Bytes that are gone would end the process when touched; this only fails.
+  // Brings all of it into memory. Bytes that are gone would end the process when touched; this only
+  // fails.
   bool is_there() const {
 #ifdef MADV_POPULATE_READ
     return begin_ != MAP_FAILED && ::madvise(begin_, size_, MADV_POPULATE_READ) == 0;
@@ -79,7 +112,8 @@ RandomAccessFile::~RandomAccessFile() {
 }
 
 void RandomAccessFile::read(std::uint64_t position, std::span<std::byte> target) const {
-  // The kernel's own copy is slower by half where source and target are aligned differently, as a rule they are.
+  // The kernel's own copy is slower by half where source and target are aligned differently, which
+  // is the rule.
   while (target.size() >= kLeastMapped) {
     const auto part = target.first(std::min(target.size(), kMostMapped));
     if (!copy_mapped(position, part)) break;
@@ -120,6 +154,7 @@ void RandomAccessFile::read_plainly(std::uint64_t position, std::span<std::byte>
 }
 
 std::span<const std::byte> RandomAccessFile::map() {
+  if (size_ == 0) return {};  // which cannot be mapped
   void* const mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
   if (mapping == MAP_FAILED) fail(path_, "the file cannot be mapped", errno);
   mapping_ = mapping;

@@ -19,11 +19,11 @@ class RandomAccessFile {
   // When it was opened.
   std::uint64_t size() const { return size_; }
 
-  // Fills `target` from `position` on. A file that ends before is an Error. Should it become shorter in the very
-  // moment in which it is read, the process may end.
+  // Fills `target` from `position` on. A file that ends before is an Error. Should it become
+  // shorter in the very moment in which it is read, the process may end.
   void read(std::uint64_t position, std::span<std::byte> target) const;
 
-  // Maps the file. The bytes live as long as this object.
+  // Maps the file, once. The bytes live as long as this object.
   std::span<const std::byte> map();
 
  private:

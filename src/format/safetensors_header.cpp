@@ -242,10 +242,11 @@ std::uint64_t header_length(std::span<const std::byte> first_bytes, std::uint64_
                              .hint = damaged_hint});
   }
   if (length > file_size - length_bytes) {
-    throw Error(ErrorDetails{.problem = label + ": the header is longer than the file",
-                             .expected = "at most " + number_text(file_size - length_bytes) + " bytes",
-                             .got = number_text(length),
-                             .hint = damaged_hint});
+    throw Error(
+        ErrorDetails{.problem = label + ": the header is longer than the file",
+                     .expected = "at most " + number_text(file_size - length_bytes) + " bytes",
+                     .got = number_text(length),
+                     .hint = damaged_hint});
   }
   return length;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 #include "format/safetensors_header.h"
 
 namespace accelerant::format {
@@ -41,14 +42,6 @@ std::string_view without_spaces(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(spaces);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(spaces) - begin + 1);
-}
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return lower;
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "accelerant/core/error.h"
-#include "format/archive_file.h"
 #include "format/little_endian.h"
 #include "format/pickler.h"
+#include "format/random_access_file.h"
 #include "format/unpickler.h"
 #include "format/zip_reader.h"
 #include "format/zip_writer.h"
@@ -15,8 +15,8 @@
 namespace accelerant::format {
 namespace {
 
-// Before version 1.6 torch.save wrote several pickles one after the other, the first of them a magic
-// number; before 0.1.10, a tar archive.
+// Before version 1.6 torch.save wrote several pickles one after the other, the first of them a
+// magic number; before 0.1.10, a tar archive.
 bool is_legacy(std::span<const std::byte> bytes) {
   using namespace std::string_view_literals;
   constexpr auto magic_number = "\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19."sv;
@@ -101,13 +101,13 @@ void expect_readable(const ZipReader& archive, const std::string& name, bool is_
 }  // namespace
 
 ArchiveKind kind_of_archive(const std::string& path) {
-  const ArchiveFile file(path);
-  return kind_of(file.bytes(), path);
+  RandomAccessFile file(path);
+  return kind_of(file.map(), path);
 }
 
 PlainValue read_torch_archive(const std::string& path, const TorchReadOptions& options) {
-  const auto file = std::make_shared<const ArchiveFile>(path);
-  return read_torch_archive(file->bytes(), file, path, options);
+  const auto file = std::make_shared<RandomAccessFile>(path);
+  return read_torch_archive(file->map(), file, path, options);
 }
 
 namespace {
@@ -162,8 +162,8 @@ PlainValue read_torch_archive(std::span<const std::byte> bytes, std::shared_ptr<
 }
 
 PlainValue read_module_archive(const std::string& path, const TorchReadOptions& options) {
-  const auto file = std::make_shared<const ArchiveFile>(path);
-  return read_module_archive(file->bytes(), file, path, options);
+  const auto file = std::make_shared<RandomAccessFile>(path);
+  return read_module_archive(file->map(), file, path, options);
 }
 
 PlainValue read_module_archive(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
@@ -182,7 +182,8 @@ void write_torch_archive(const PlainValue& value, ByteSink& sink,
   }
   Pickler pickler;
   const std::string pickle = pickler.dump(value);
-  // The records of torch.save and their order, which torch.load relies on: storages by their numbers.
+  // The records of torch.save and their order, which torch.load relies on: storages by their
+  // numbers.
   ZipWriter archive(sink, options.folder);
   archive.add("data.pkl", pickle);
   archive.add(".format_version", "1");

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/utf8.h"
 #include "format/little_endian.h"
-#include "format/utf8_text.h"
 
 namespace accelerant::format {
 
@@ -36,7 +36,7 @@ PlainValue Unpickler::load() {
   return expand(nodes_, result, budget_, where_);
 }
 
-// --- Bytes ----------------------------------------------------------------------------------------
+// --- Bytes ---------------------------------------------------------------------------------------
 
 std::span<const std::byte> Unpickler::take(uint64_t size) {
   const uint64_t left = pickle_.size() - at_;
@@ -60,7 +60,7 @@ std::string Unpickler::take_raw(uint64_t size) {
 
 std::string Unpickler::take_text(uint64_t size) {
   std::string text = take_raw(size);
-  if (!is_python_utf8(text)) fail("a string is not UTF-8");
+  if (find_invalid_utf8(text, Surrogates::valid)) fail("a string is not UTF-8");
   return text;
 }
 
@@ -72,7 +72,7 @@ std::string Unpickler::take_line() {
   return line;
 }
 
-// --- Stack ----------------------------------------------------------------------------------------
+// --- Stack ---------------------------------------------------------------------------------------
 
 void Unpickler::push(Node node) {
   if (nodes_.size() == std::numeric_limits<Ref>::max()) fail("the pickle makes too many objects");
@@ -129,7 +129,7 @@ void Unpickler::get(uint64_t index) {
   push_ref(found->second);
 }
 
-// --- Opcodes --------------------------------------------------------------------------------------
+// --- Opcodes -------------------------------------------------------------------------------------
 
 bool Unpickler::step(Opcode opcode) {
   switch (opcode) {

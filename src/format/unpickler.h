@@ -1,5 +1,5 @@
-// The machine that a pickle is a program for, limited to what makes plain data. It follows torch's own
-// weights_only unpickler, and is stricter where that one lets damaged files pass.
+// The machine that a pickle is a program for, limited to what makes plain data. It follows torch's
+// own weights_only unpickler, and is stricter where that one lets damaged files pass.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "format/plain_value.h"
 #include "format/pickle_graph.h"
 #include "format/pickle_opcodes.h"
+#include "format/plain_value.h"
 
 namespace accelerant::format {
 

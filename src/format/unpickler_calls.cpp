@@ -1,11 +1,11 @@
-// The instructions that name classes and functions, refer to storages, or call: what each would give.
+// The instructions that name classes and functions, refer to storages, or call: what each would
+// give.
 #include <algorithm>
 #include <utility>
 
 #include "accelerant/core/error.h"
-#include "format/torch_globals.h"
+#include "core/utf8.h"
 #include "format/unpickler.h"
-#include "format/utf8_text.h"
 
 namespace accelerant::format {
 
@@ -85,8 +85,8 @@ void Unpickler::make_object() {
   push(DictNode{.is_module = true});
 }
 
-// Attributes of a module, or of an OrderedDict; state dicts of modules have one. Also the content of something that
-// is skipped.
+// Attributes of a module, or of an OrderedDict; state dicts of modules have one. Also the content
+// of something that is skipped.
 void Unpickler::build() {
   const Ref state = pop();
   if (std::holds_alternative<SkippedNode>(nodes_[top()])) return;
@@ -101,7 +101,8 @@ void Unpickler::build() {
       fail("the name of an attribute is no string");
     }
   }
-  // Through a copy, as the two may be the same dict; and paid for, as a dict may be used many times.
+  // Through a copy, as the two may be the same dict; and paid for, as a dict may be used many
+  // times.
   const std::vector<Ref> added = attributes->items;
   budget_.take(added.size() * sizeof(Ref), where_);
   std::vector<Ref>& target = dict.is_module ? dict.items : dict.attributes;
@@ -183,8 +184,8 @@ void Unpickler::expect_arguments(const std::vector<Ref>& arguments, std::size_t 
 std::vector<int64_t> Unpickler::integers_of(Ref ref) const {
   const TupleNode* const tuple = std::get_if<TupleNode>(&nodes_[ref]);
   if (tuple == nullptr) fail("sizes or strides are no tuple", "a tuple", name_of(nodes_[ref]));
-  // Far more than a tensor can have. Without a bound, a long tuple that is used for many tensors would
-  // be read as many times.
+  // Far more than a tensor can have. Without a bound, a long tuple that is used for many tensors
+  // would be read as many times.
   constexpr std::size_t most = 1024;
   if (tuple->items.size() > most) fail("a shape has too many dimensions");
   std::vector<int64_t> numbers;
@@ -194,8 +195,8 @@ std::vector<int64_t> Unpickler::integers_of(Ref ref) const {
   return numbers;
 }
 
-// (storage, offset, sizes, strides), for v2 and v3 also requires_grad and hooks, for v3 also the dtype;
-// for both finally a dict of flags, or nothing.
+// (storage, offset, sizes, strides), for v2 and v3 also requires_grad and hooks, for v3 also the
+// dtype; for both finally a dict of flags, or nothing.
 Node Unpickler::rebuild_tensor(Global function, const std::vector<Ref>& arguments) {
   const bool is_v1 = function == Global::rebuild_tensor;
   const bool is_v3 = function == Global::rebuild_tensor_v3;
@@ -268,7 +269,7 @@ Node Unpickler::encode(const std::vector<Ref>& arguments) {
   const std::string& encoding = argument<std::string>(arguments, 1, "a string");
   if (encoding != "latin1") fail("bytes are in a strange encoding", "latin1", encoding);
   budget_.take(text.size(), where_);
-  std::optional<std::string> bytes = to_latin1(text);
+  std::optional<std::string> bytes = latin1_of_utf8(text);
   if (!bytes) fail("a text that stands for bytes has other characters");
   return PlainBytes{.bytes = std::move(*bytes)};
 }

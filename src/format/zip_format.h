@@ -1,4 +1,5 @@
-// Numbers of the zip format that its reader and its writer share (APPNOTE 6.3, sections 4.3 and 4.5).
+// Numbers of the zip format that its reader and its writer share (APPNOTE 6.3, sections 4.3 and
+// 4.5).
 #pragma once
 
 #include <cstddef>

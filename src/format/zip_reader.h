@@ -1,8 +1,9 @@
-// The records of a zip archive as torch writes it: stored, not compressed. (Only the code of TorchScript
-// archives is compressed; such records can be listed, but not read.)
+// The records of a zip archive as torch writes it: stored, not compressed. (Only the code of
+// TorchScript archives is compressed; such records can be listed, but not read.)
 //
-// The list of records is checked as a whole when it is opened: every record lies inside the file, says
-// the same in its own header as in the list, and overlaps no other. So all that follows may trust it.
+// The list of records is checked as a whole when it is opened: every record lies inside the file,
+// says the same in its own header as in the list, and overlaps no other. So all that follows may
+// trust it.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +24,8 @@ struct ZipRecord {
 
 class ZipReader {
  public:
-  // Borrows the bytes of the archive. `name` is the file's, for messages. An Error if it is no archive
-  // that torch could have written.
+  // Borrows the bytes of the archive. `name` is the file's, for messages. An Error if it is no
+  // archive that torch could have written.
   ZipReader(std::span<const std::byte> archive, std::string name);
 
   // True if the bytes begin like a zip archive.
@@ -33,8 +34,8 @@ class ZipReader {
   // A record of the archive's folder, such as "data.pkl"; nullptr if there is none.
   const ZipRecord* find(std::string_view record) const;
 
-  // An Error if a record is compressed; its bytes mean nothing then. Those of a folder that nothing is read from,
-  // such as "code/", may be.
+  // An Error if a record is compressed; its bytes mean nothing then. Those of a folder that nothing
+  // is read from, such as "code/", may be.
   void expect_stored(std::string_view unread_folder = {}) const;
 
   // True if there is a record whose name begins with `folder`, such as "code/".

@@ -1,6 +1,7 @@
-// Writes a zip archive exactly as torch's own writer lays it out: records stored, data at multiples of 64
-// bytes, sizes and checksums behind the data, 64-bit numbers where needed. torch.load may compute where a
-// record lies instead of looking (calculate_storage_offsets), so the layout is part of the format.
+// Writes a zip archive exactly as torch's own writer lays it out: records stored, data at multiples
+// of 64 bytes, sizes and checksums behind the data, 64-bit numbers where needed. torch.load may
+// compute where a record lies instead of looking (calculate_storage_offsets), so the layout is part
+// of the format.
 #pragma once
 
 #include <cstddef>

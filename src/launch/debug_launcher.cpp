@@ -12,7 +12,7 @@
 #include <mutex>
 
 #include "accelerant/core/error.h"
-#include "core/preempted_handler.h"
+#include "core/process_end.h"
 #include "launch/folders.h"
 
 namespace accelerant::detail {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
-#include "core/signal_name.h"
+#include "core/texts.h"
 #include "launch/console.h"
 #include "launch/guardian.h"
 #include "launch/launch_output.h"

@@ -8,7 +8,7 @@
 // process's standard output and standard error, each line with its rank. When a rank fails the
 // others are stopped, and what went wrong is the last thing on the screen. SIGINT, SIGTERM, SIGHUP,
 // SIGQUIT and SIGUSR1 to this process go to the ranks. When ranks end with exit code 75, since they were
-// asked to save and stop (core/preempted.h), the others have the time to do so too. No rank outlives this process, even if it is killed.
+// asked to save and stop (core/error.h), the others have the time to do so too. No rank outlives this process, even if it is killed.
 //
 // For a process that does nothing else: it changes how this process takes signals and adopts
 // orphans while it runs, and must be called from its only thread. Programs that have more to do use

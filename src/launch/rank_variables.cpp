@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "core/saving_mark.h"
+#include "core/launch_contract.h"
 
 namespace accelerant::launch {
 namespace {

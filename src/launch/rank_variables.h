@@ -29,7 +29,7 @@ struct RankPlace {
   int64_t world_size() const { return num_machines * local_world_size; }
 };
 
-// The file by which a rank with this error file tells that it is saving (core/saving_mark.h).
+// The file by which a rank with this error file tells that it is saving (core/launch_contract.h).
 std::string saving_file_of(const std::string& error_file);
 
 // torchrun's variables for this rank, and where it tells that it is saving.

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/ranks_text.h"
-#include "core/signal_name.h"
+#include "core/texts.h"
 
 namespace accelerant::launch {
 namespace {

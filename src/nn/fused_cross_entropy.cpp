@@ -12,7 +12,7 @@
 #include <tuple>
 
 #include "amp/unscale.h"
-#include "compat/cuda_stream.h"
+#include "compat/device.h"
 #include "kernels/cross_entropy.h"
 
 namespace accelerant::nn {
@@ -31,11 +31,8 @@ struct Losses {
 #if defined(ACCELERANT_WITH_CUDA)
 
 kernels::LogitRows rows_of(const at::Tensor& logits) {
-  const at::ScalarType type = logits.scalar_type();
   return {.data = logits.const_data_ptr(),
-          .kind = type == at::kHalf       ? kernels::ScalarKind::float16
-                  : type == at::kBFloat16 ? kernels::ScalarKind::bfloat16
-                                          : kernels::ScalarKind::float32,
+          .kind = accelerant::detail::scalar_kind(logits.scalar_type()),
           .stride = logits.stride(0),
           .rows = logits.size(0),
           .classes = static_cast<int32_t>(logits.size(1))};

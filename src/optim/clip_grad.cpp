@@ -15,7 +15,6 @@
 #include <cmath>
 #include <vector>
 
-#include "amp/unscale.h"
 #include "accelerant/core/error.h"
 #include "amp/unscale.h"
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "compat/cuda_stream.h"
+#include "compat/device.h"
 
 namespace accelerant::optim::detail {
 

@@ -16,13 +16,16 @@
 #include "accelerant/core/log.h"
 #include "accelerant/optim/clip_grad.h"
 #include "amp/gradient_checks.h"
+#include "amp/scaled_step.h"
 #include "amp/unscale.h"
+#include "optim/fused_step_replay.h"
 #include "optim/state_watch.h"
 #include "optim/step_plan.h"
 
 namespace accelerant {
 namespace {
 
+using detail::ScalerAccess;
 using optim::detail::StepPlan;
 
 const float* pointer_to(const at::Tensor& value) {
@@ -31,7 +34,7 @@ const float* pointer_to(const at::Tensor& value) {
 
 }  // namespace
 
-class FusedStep::Impl final : public optim::detail::StateWatcher {
+class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledStep {
  public:
   Impl(torch::optim::Optimizer& optimizer, const FusedStepOptions& options)
       : StateWatcher(optimizer),
@@ -39,28 +42,29 @@ class FusedStep::Impl final : public optim::detail::StateWatcher {
         options_(options),
         plan_(optimizer, options) {}
 
-  torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  torch::optim::Optimizer& optimizer() const override { return optimizer_; }
   StepPlan& plan() { return plan_; }
 
   void before_state_is_read() override { plan_.sync(); }
   void after_state_was_written() override { plan_.reload(); }
 
-  bool is_possible();
-  void check(const GradientScale& scale);
-  void apply(const GradientScale& scale, const at::Tensor& found_inf);
-  at::Tensor found_inf() const { return outcome_.select(0, 0); }
-  at::Tensor norm() const { return outcome_.select(0, 1); }
+  bool is_possible() override;
+  StepResult step_otherwise(GradScaler& scaler) override;
+  Checked check(const GradientScale& scale) override;
+  void apply(const GradientScale& scale, const at::Tensor& found_inf) override;
+
+  // The norm of the gradients there are, on the device.
+  at::Tensor norm(const GradientScale& scale);
 
   void note_factor(double factor);
   void note_factor(const at::Tensor& factor);
   void note_limit(double max_norm);
   bool has_notes() const;
-  bool changes_gradients_of_own_step() const { return has_notes() || options_.maximize; }
   void discard();
   void forget_outcome() { outcome_.reset(); }
 
-  // Does to the gradients what was noted. They are unscaled already. Returns their norm before they are clipped, if
-  // they are.
+  // Does to the gradients what was noted. They are unscaled already. Returns their norm before they
+  // are clipped, if they are.
   at::Tensor write_notes();
 
   // The same for a step that is not ours, and would go down where ours goes up.
@@ -70,6 +74,7 @@ class FusedStep::Impl final : public optim::detail::StateWatcher {
   std::vector<at::Tensor> all_parameters() const;
   static void multiply(const std::vector<at::Tensor>& parameters, double factor);
   bool is_checked(const GradientScale& scale) const;
+  void find_outcome(const GradientScale& scale);
   kernels::StepFactors factors(const GradientScale& scale);
 #if defined(ACCELERANT_WITH_CUDA)
   void* scratch();
@@ -138,7 +143,7 @@ bool FusedStep::Impl::is_checked(const GradientScale& scale) const {
   return outcome_.defined() && outcome_of_ == now(scale);
 }
 
-void FusedStep::Impl::check(const GradientScale& scale) {
+void FusedStep::Impl::find_outcome(const GradientScale& scale) {
   if (is_checked(scale)) return;
   // A new one each time: results and norms that the program holds must not change.
   outcome_ = at::empty({sizeof(kernels::StepOutcome) / sizeof(float)},
@@ -156,8 +161,20 @@ void FusedStep::Impl::check(const GradientScale& scale) {
   outcome_of_ = now(scale);
 }
 
+ScaledStep::Checked FusedStep::Impl::check(const GradientScale& scale) {
+  if (plan_.tensors() == 0) return {};
+  find_outcome(scale);
+  return {.found_inf = outcome_.select(0, 0), .gradients = plan_.checked()};
+}
+
+at::Tensor FusedStep::Impl::norm(const GradientScale& scale) {
+  if (plan_.tensors() == 0) return at::zeros({});
+  find_outcome(scale);
+  return outcome_.select(0, 1);
+}
+
 void FusedStep::Impl::apply(const GradientScale& scale, const at::Tensor& found_inf) {
-  if (max_norm_) check(scale);
+  if (max_norm_) find_outcome(scale);
   const at::Tensor flag =
       found_inf.defined() ? detail::copy_to(found_inf, plan_.device()) : at::Tensor();
   kernels::StepLimit limit{};
@@ -178,6 +195,19 @@ void FusedStep::Impl::apply(const GradientScale& scale, const at::Tensor& found_
   }
   plan_.applied();
   discard();
+}
+
+StepResult FusedStep::Impl::step_otherwise(GradScaler& scaler) {
+  plan_.sync();
+  if (has_notes() || options_.maximize) {
+    if (ScalerAccess::gradient_scale(scaler, optimizer_).inv_scale.defined()) {
+      scaler.unscale_(optimizer_);
+    }
+    write_for_own_step();
+  }
+  StepResult result = scaler.step(optimizer_);
+  plan_.reload();
+  return result;
 }
 
 void FusedStep::Impl::note_factor(double factor) {
@@ -293,7 +323,7 @@ FusedStep::~FusedStep() = default;
 torch::optim::Optimizer& FusedStep::optimizer() const { return impl_->optimizer(); }
 
 StepResult FusedStep::step() {
-  if (!is_possible()) {
+  if (!can_step()) {
     sync();
     impl_->write_for_own_step();
     at::Tensor loss = optimizer().step();
@@ -304,11 +334,11 @@ StepResult FusedStep::step() {
     discard();
     return StepResult(StepResult::Kind::nothing_to_do);
   }
-  apply({}, {});
+  impl_->apply({}, {});
   return StepResult::decided(/*skipped=*/false);
 }
 
-StepResult FusedStep::step(GradScaler& scaler) { return scaler.step(*this); }
+StepResult FusedStep::step(GradScaler& scaler) { return ScalerAccess::step(scaler, *impl_); }
 
 StepResult FusedStep::step(const std::function<at::Tensor()>& closure) {
   sync();
@@ -321,22 +351,15 @@ StepResult FusedStep::step(const std::function<at::Tensor()>& closure) {
 
 at::Tensor FusedStep::clip_grad_norm_(double max_norm) {
   impl_->note_limit(max_norm);
-  if (!is_possible()) return impl_->write_notes();
-  if (impl_->plan().tensors() == 0) return at::zeros({});
-  impl_->check({});
-  return impl_->norm();
+  return can_step() ? impl_->norm({}) : impl_->write_notes();
 }
 
 at::Tensor FusedStep::clip_grad_norm_(double max_norm, GradScaler& scaler) {
-  const GradientScale scale = scaler.gradient_scale(optimizer());
+  const GradientScale scale = ScalerAccess::gradient_scale(scaler, optimizer());
   impl_->note_limit(max_norm);
-  if (!is_possible()) {
-    if (scale.inv_scale.defined()) scaler.unscale_(optimizer());
-    return impl_->write_notes();
-  }
-  if (impl_->plan().tensors() == 0) return at::zeros({});
-  impl_->check(scale);
-  return impl_->norm();
+  if (can_step()) return impl_->norm(scale);
+  if (scale.inv_scale.defined()) scaler.unscale_(optimizer());
+  return impl_->write_notes();
 }
 
 void FusedStep::multiply_gradients(double factor) { impl_->note_factor(factor); }
@@ -348,38 +371,19 @@ void FusedStep::note_gradients_changed() { impl_->forget_outcome(); }
 void FusedStep::discard() { impl_->discard(); }
 void FusedStep::sync() { impl_->plan().sync(); }
 void FusedStep::reload() { impl_->plan().reload(); }
-void FusedStep::prepare_replay() { impl_->plan().prepare_replay(nullptr); }
-void FusedStep::prepare_replay(const RateChoice& choice) { impl_->plan().prepare_replay(&choice); }
-void FusedStep::note_replayed() { impl_->plan().note_replayed(); }
-uint64_t FusedStep::fingerprint() { return impl_->plan().fingerprint(); }
 
-void FusedStep::reserve_for_capture() { impl_->plan().reserve_for_capture(); }
+void FusedStepReplay::prepare() { fused_step_.impl_->plan().prepare_replay(nullptr); }
 
-std::vector<at::Tensor> FusedStep::take_memory_of_graphs() {
-  return impl_->plan().take_memory_of_graphs();
+void FusedStepReplay::prepare(const RateChoice& choice) {
+  fused_step_.impl_->plan().prepare_replay(&choice);
 }
 
-bool FusedStep::is_possible() { return impl_->is_possible(); }
+void FusedStepReplay::note_replayed() { fused_step_.impl_->plan().note_replayed(); }
+uint64_t FusedStepReplay::fingerprint() { return fused_step_.impl_->plan().fingerprint(); }
+void FusedStepReplay::reserve_for_capture() { fused_step_.impl_->plan().reserve_for_capture(); }
 
-StepResult FusedStep::step_otherwise(GradScaler& scaler) {
-  sync();
-  if (impl_->changes_gradients_of_own_step()) {
-    if (scaler.gradient_scale(optimizer()).inv_scale.defined()) scaler.unscale_(optimizer());
-    impl_->write_for_own_step();
-  }
-  StepResult result = scaler.step(optimizer());
-  reload();
-  return result;
-}
-
-ScaledStep::Checked FusedStep::check(const GradientScale& scale) {
-  if (impl_->plan().tensors() == 0) return {};
-  impl_->check(scale);
-  return {.found_inf = impl_->found_inf(), .gradients = impl_->plan().checked()};
-}
-
-void FusedStep::apply(const GradientScale& scale, const at::Tensor& found_inf) {
-  impl_->apply(scale, found_inf);
+std::vector<at::Tensor> FusedStepReplay::take_memory_of_graphs() {
+  return fused_step_.impl_->plan().take_memory_of_graphs();
 }
 
 }  // namespace accelerant

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <ranges>
 #include <set>
 #include <unordered_map>

@@ -17,7 +17,7 @@
 namespace accelerant::optim {
 namespace {
 
-constexpr const char* kOwner = "LrScheduler";
+constexpr const char* kScheduler = "LrScheduler";
 
 void require_momentum(const torch::optim::Optimizer& optimizer) {
   for (const auto& group : optimizer.param_groups()) {
@@ -44,7 +44,7 @@ LrScheduler::LrScheduler(torch::optim::Optimizer& optimizer, LrSchedule schedule
 void LrScheduler::step() { step(1); }
 
 void LrScheduler::step(int64_t count) {
-  detail::require_at_least(kOwner, "the number of steps to go on by", count, 0);
+  detail::require_at_least(kScheduler, "the number of steps to go on by", count, 0);
   std::vector<double> rates = detail::rates_of(*optimizer_);
   if (rates.size() < base_lrs_.size()) {
     throw Error(ErrorDetails{.problem = "an optimizer has lost a param group",
@@ -61,7 +61,7 @@ void LrScheduler::step(const StepResult& result) {
 }
 
 std::vector<double> LrScheduler::rates_at(int64_t step) const {
-  detail::require_at_least(kOwner, "the number of a step", step, 0);
+  detail::require_at_least(kScheduler, "the number of a step", step, 0);
   return rates_at(step, base_lrs_);
 }
 
@@ -98,12 +98,12 @@ nlohmann::json LrScheduler::state_dict() const {
 }
 
 void LrScheduler::load_state_dict(const nlohmann::json& state) {
-  detail::require_object(state, kOwner);
+  detail::require_object(state, kScheduler);
   const std::size_t groups = optimizer_->param_groups().size();
-  const int64_t step = detail::count_from(state, "last_epoch", kOwner);
-  std::vector<double> base_lrs = detail::rates_from(state, "base_lrs", kOwner, groups);
+  const int64_t step = detail::count_from(state, "last_epoch", kScheduler);
+  std::vector<double> base_lrs = detail::rates_from(state, "base_lrs", kScheduler, groups);
   // Not needed, for the schedule tells the rates; but a state where it is wrong is no state of ours.
-  detail::rates_from(state, "_last_lr", kOwner, groups);
+  detail::rates_from(state, "_last_lr", kScheduler, groups);
   apply(step, std::move(base_lrs));
 }
 

@@ -1,5 +1,7 @@
 #include "accelerant/optim/optimizer_state.h"
 
+#include <nlohmann/json.hpp>
+
 #include <torch/optim/optimizer.h>
 
 #include "accelerant/core/error.h"
@@ -39,6 +41,26 @@ json save_entry(const std::vector<Field>& fields, const std::string& parameter,
 }
 
 }  // namespace
+
+ParameterNames::ParameterNames(const StateDict& parameters) { add(parameters); }
+
+void ParameterNames::add(const StateDict& parameters, const std::string& prefix) {
+  for (const auto& item : parameters) add(prefix + item.key(), item.value());
+}
+
+void ParameterNames::add(const std::string& name, const at::Tensor& parameter) {
+  const auto [known, is_new] = parameters_.try_emplace(name, parameter);
+  if (!is_new && !known->second.is_same(parameter)) {
+    throw Error(ErrorDetails{.problem = c10::str("two parameters have the name '", name, "'"),
+                             .hint = "give the parameters of each model a prefix of their own"});
+  }
+  names_.try_emplace(parameter.unsafeGetTensorImpl(), name);
+}
+
+const std::string* ParameterNames::find(const at::Tensor& parameter) const {
+  const auto known = names_.find(parameter.unsafeGetTensorImpl());
+  return known == names_.end() ? nullptr : &known->second;
+}
 
 NamedState optimizer_state_dict(torch::optim::Optimizer& optimizer, const ParameterNames& names) {
   const auto& kind = detail::require_kind(optimizer);

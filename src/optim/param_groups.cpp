@@ -1,7 +1,11 @@
 #include "optim/param_groups.h"
 
 #include <c10/util/StringUtil.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <cmath>
 #include <limits>
@@ -11,6 +15,21 @@
 
 namespace accelerant::optim::detail {
 namespace {
+
+// Calls f with the options as what they are, if they have a momentum.
+template <class Options, class F>
+bool visit_momentum(Options& options, F&& f) {
+  const auto as = [&]<class Kind>(Kind*) {
+    using Target = std::conditional_t<std::is_const_v<Options>, const Kind, Kind>;
+    auto* const target = dynamic_cast<Target*>(&options);
+    if (target != nullptr) f(*target);
+    return target != nullptr;
+  };
+  return as(static_cast<torch::optim::SGDOptions*>(nullptr)) ||
+         as(static_cast<torch::optim::RMSpropOptions*>(nullptr)) ||
+         as(static_cast<torch::optim::AdamOptions*>(nullptr)) ||
+         as(static_cast<torch::optim::AdamWOptions*>(nullptr));
+}
 
 const nlohmann::json& value_of(const nlohmann::json& state, const char* key, const char* owner) {
   const auto value = state.find(key);
@@ -39,6 +58,20 @@ std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates) {
   auto& groups = optimizer.param_groups();
   for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
+}
+
+bool has_momentum(const torch::optim::OptimizerOptions& options) {
+  return visit_momentum(options, [](const auto&) {});
+}
+
+void set_momentum(torch::optim::OptimizerOptions& options, double momentum) {
+  visit_momentum(options, [&](auto& known) {
+    if constexpr (requires { known.betas(); }) {
+      known.betas({momentum, std::get<1>(known.betas())});
+    } else {
+      known.momentum(momentum);
+    }
+  });
 }
 
 void require_object(const nlohmann::json& state, const char* owner) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "optim/saved_optimizer.h"
@@ -62,12 +63,12 @@ class ToPython {
         convert_entry(index->first, index->second);
       }
     }
-    (*python_.values)["param_groups"].push_back(std::move(converted));
+    python_.values["param_groups"].push_back(std::move(converted));
   }
 
   void convert_entry(const std::string& name, int64_t index) {
     const json& saved = (*saved_.state)[name];
-    json& entry = (*python_.values)["state"][std::to_string(index)] = json::object();
+    json& entry = python_.values["state"][std::to_string(index)] = json::object();
     for (const Field& field : fields_) {
       const std::string path = c10::str("state.", index, ".", field.name);
       const json value = saved.value(field.name, json());
@@ -129,11 +130,11 @@ class FromPython {
         defaults_(python_defaults(kind_.name())) {}
 
   NamedState convert() {
-    result_.values = json{
-        {"kind", kind_.name()}, {"param_groups", json::array()}, {"state", json::object()}};
+    result_.values =
+        json{{"kind", kind_.name()}, {"param_groups", json::array()}, {"state", json::object()}};
     if (check_form()) {
       for (std::size_t g = 0; g < names_.size(); ++g) convert_group(g);
-      for (const auto& item : (*python_.values)["state"].items()) convert_entry(item.key());
+      for (const auto& item : python_.values["state"].items()) convert_entry(item.key());
       for (const auto& item : python_.tensors) convert_lone_tensor(item.key());
     }
     faults_.check(
@@ -169,7 +170,7 @@ class FromPython {
   }
 
   void convert_group(std::size_t g) {
-    const json& group = (*python_.values)["param_groups"][g];
+    const json& group = python_.values["param_groups"][g];
     const auto names = names_for(group, g);
     for (std::size_t i = 0; i < names.size(); ++i) {
       names_by_id_.emplace(group["params"][i].dump(), names[i]);
@@ -194,7 +195,7 @@ class FromPython {
       faults_.add(owner, " has decoupled_weight_decay=", decoupled.dump(), ": load it into an ",
                   decoupled.get<bool>() ? "AdamW" : "Adam");
     }
-    (*result_.values)["param_groups"].push_back(std::move(converted));
+    result_.values["param_groups"].push_back(std::move(converted));
   }
 
   // In the order of the group's params.
@@ -234,7 +235,7 @@ class FromPython {
       return;
     }
     const std::string& name = named->second;
-    const json& entry = (*python_.values)["state"][key];
+    const json& entry = python_.values["state"][key];
     if (!entry.is_object()) {
       faults_.add("the state of the parameter ", key, " is no dict");
       return;
@@ -264,7 +265,7 @@ class FromPython {
     }
     // Python's SGD may hold an entry without a buffer; libtorch's has none then.
     if (converted.empty() && lacks_all_tensors) return;
-    (*result_.values)["state"][name] = std::move(converted);
+    result_.values["state"][name] = std::move(converted);
   }
 
   bool convert_tensor(const Field& field, const std::string& path, const json& value,

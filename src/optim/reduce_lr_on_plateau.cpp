@@ -17,23 +17,23 @@ namespace {
 
 using Options = ReduceLrOnPlateauOptions;
 
-constexpr const char* kOwner = "ReduceLrOnPlateau";
+constexpr const char* kPlateau = "ReduceLrOnPlateau";
 
 void validate(const Options& options) {
   if (!(options.factor >= 0 && options.factor < 1)) {
     throw Error("Factor should be < 1.0.",
                 c10::str("it is a part of the rate, 0 or more; got ", options.factor));
   }
-  detail::require_at_least(kOwner, "patience", options.patience, 0);
-  detail::require_not_negative(kOwner, "threshold", options.threshold);
-  detail::require_at_least(kOwner, "cooldown", options.cooldown, 0);
+  detail::require_at_least(kPlateau, "patience", options.patience, 0);
+  detail::require_not_negative(kPlateau, "threshold", options.threshold);
+  detail::require_at_least(kPlateau, "cooldown", options.cooldown, 0);
   if (options.min_lr.empty()) {
-    detail::refuse_option(kOwner, "min_lr", "a number, or one per group", "none");
+    detail::refuse_option(kPlateau, "min_lr", "a number, or one per group", "none");
   }
   for (const double rate : options.min_lr.values()) {
-    detail::require_not_negative(kOwner, "min_lr", rate);
+    detail::require_not_negative(kPlateau, "min_lr", rate);
   }
-  detail::require_not_negative(kOwner, "eps", options.eps);
+  detail::require_not_negative(kPlateau, "eps", options.eps);
 }
 
 double worst(Options::Mode mode) {
@@ -101,13 +101,13 @@ nlohmann::json ReduceLrOnPlateau::state_dict() const {
 }
 
 void ReduceLrOnPlateau::load_state_dict(const nlohmann::json& state) {
-  detail::require_object(state, kOwner);
+  detail::require_object(state, kPlateau);
   const std::size_t groups = optimizer_->param_groups().size();
-  const double best = detail::number_from(state, "best", kOwner);
-  const int64_t bad_steps = detail::count_from(state, "num_bad_epochs", kOwner);
-  const int64_t cooldown_left = detail::count_from(state, "cooldown_counter", kOwner);
-  const int64_t last_step = detail::count_from(state, "last_epoch", kOwner);
-  std::vector<double> rates = detail::rates_from(state, "_last_lr", kOwner, groups);
+  const double best = detail::number_from(state, "best", kPlateau);
+  const int64_t bad_steps = detail::count_from(state, "num_bad_epochs", kPlateau);
+  const int64_t cooldown_left = detail::count_from(state, "cooldown_counter", kPlateau);
+  const int64_t last_step = detail::count_from(state, "last_epoch", kPlateau);
+  std::vector<double> rates = detail::rates_from(state, "_last_lr", kPlateau, groups);
   detail::set_rates(*optimizer_, rates);
   best_ = best;
   bad_steps_ = bad_steps;

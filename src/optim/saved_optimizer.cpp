@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 
 namespace accelerant::optim::detail {
 namespace {
@@ -41,14 +43,12 @@ bool is_group(const json& group) {
 
 const OptimizerKind& require_kind(const torch::optim::Optimizer& optimizer) {
   if (const OptimizerKind* const kind = find_kind(optimizer)) return *kind;
-  std::string known;
-  for (const OptimizerKind* kind : optimizer_kinds()) {
-    known += known.empty() ? kind->name() : c10::str(", ", kind->name());
-  }
+  std::vector<std::string> known;
+  for (const OptimizerKind* kind : optimizer_kinds()) known.push_back(kind->name());
   const std::string type = c10::demangle(typeid(optimizer).name());
   throw Error(ErrorDetails{
       .problem = c10::str("what an optimizer of the class ", type, " has to save is not known"),
-      .expected = c10::str("one of ", known),
+      .expected = "one of " + list_text(known),
       .got = type,
       .hint = "give the class functions state_dict and load_state_dict of its own and register the "
               "object for checkpointing by itself"});

@@ -1,7 +1,9 @@
-// What a fused step works on: the parameters of an optimizer that have gradients, as tables for the kernels.
+// What a fused step works on: the parameters of an optimizer that have gradients, as tables for the
+// kernels.
 //
-// Building the tables looks at everything; then a step only looks whether something has moved. Where a gradient
-// has (they are freed and made anew in every iteration), its address alone is brought to the device.
+// Building the tables looks at everything; then a step only looks whether something has moved.
+// Where a gradient has (they are freed and made anew in every iteration), its address alone is
+// brought to the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,11 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/amp/detail/scaled_step.h"
 #include "accelerant/optim/fused_step.h"
+#include "amp/scaled_step.h"
 #include "kernels/fused_step.h"
 #include "optim/device_table.h"
 #include "optim/fused_kind.h"
+#include "optim/fused_step_replay.h"
 
 namespace accelerant::optim::detail {
 
@@ -36,7 +39,8 @@ class StepPlan {
   // Why it is impossible.
   const std::string& reason() const { return reason_; }
 
-  // Counts up whenever a gradient may be another one, or have other values, than at the prepare() before.
+  // Counts up whenever a gradient may be another one, or have other values, than at the prepare()
+  // before.
   int64_t gradients_version() const { return gradients_version_; }
 
   c10::Device device() const { return device_; }
@@ -53,7 +57,7 @@ class StepPlan {
   // The second pass is queued.
   void applied();
 
-  // As of FusedStep. `choice` may be null.
+  // As of FusedStepReplay. `choice` may be null.
   void prepare_replay(const RateChoice* choice);
   void note_replayed();
   uint64_t fingerprint();
@@ -79,7 +83,8 @@ class StepPlan {
     packed,        // through a copy
   };
 
-  // A parameter in the order of the optimizer, and what was seen of it: compared at every step, so it is small.
+  // A parameter in the order of the optimizer, and what was seen of it: compared at every step, so
+  // it is small.
   struct Seen {
     const c10::TensorImpl* parameter = nullptr;
     const c10::StorageImpl* storage = nullptr;
@@ -98,7 +103,8 @@ class StepPlan {
     bool addresses = false;
   };
 
-  // A parameter that does not lie as the kernels need it, itself or its gradient, and the copy that does.
+  // A parameter that does not lie as the kernels need it, itself or its gradient, and the copy that
+  // does.
   struct Packed {
     at::Tensor parameter;
     at::Tensor copy;

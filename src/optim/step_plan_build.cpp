@@ -18,6 +18,7 @@
 namespace accelerant::optim::detail {
 namespace {
 
+using accelerant::detail::scalar_kind;
 using kernels::ScalarKind;
 using kernels::StepTensor;
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl>;
@@ -26,12 +27,6 @@ bool is_16_bit(at::ScalarType type) { return type == at::kHalf || type == at::kB
 
 bool is_known(at::ScalarType type) {
   return is_16_bit(type) || type == at::kFloat || type == at::kDouble;
-}
-
-ScalarKind kind_of(at::ScalarType type) {
-  if (type == at::kDouble) return ScalarKind::float64;
-  if (type == at::kFloat) return ScalarKind::float32;
-  return type == at::kHalf ? ScalarKind::float16 : ScalarKind::bfloat16;
 }
 
 // Strides of dimensions of one element say nothing.
@@ -188,13 +183,13 @@ void StepPlan::add(std::size_t group, std::size_t index) {
                     .group = static_cast<int32_t>(group),
                     .slot = static_cast<int32_t>(slot.index),
                     .rule = slot.rule,
-                    .parameter_kind = kind_of(target.scalar_type()),
-                    .weight_kind = kind_of(parameter.scalar_type()),
-                    .gradient_kind = kind_of(gradient.scalar_type()),
-                    .state_kind = kind_of(target.scalar_type())};
+                    .parameter_kind = scalar_kind(target.scalar_type()),
+                    .weight_kind = scalar_kind(parameter.scalar_type()),
+                    .gradient_kind = scalar_kind(gradient.scalar_type()),
+                    .state_kind = scalar_kind(target.scalar_type())};
   for (int i = 0; i < states_of(slot.rule); ++i) {
     tensor.states[i] = slot.states[i].mutable_data_ptr();
-    tensor.state_kind = kind_of(slot.states[i].scalar_type());
+    tensor.state_kind = scalar_kind(slot.states[i].scalar_type());
   }
   tensors_.host.push_back(tensor);
 }

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
+#include "core/files.h"
+#include "core/texts.h"
 #include "store/file_writer.h"
 #include "store/verify.h"
-#include "core/files.h"
 
 namespace accelerant::checkpoint {
 namespace {
@@ -41,12 +42,6 @@ bool looks_like_checkpoint(const std::string& folder) {
   } catch (const Error&) {
     return false;
   }
-}
-
-std::string listed(const std::vector<std::string>& texts) {
-  std::string list;
-  for (const std::string& text : texts) list += (list.empty() ? "" : ", ") + text;
-  return list;
 }
 
 }  // namespace
@@ -156,7 +151,7 @@ void CheckpointFolder::check_files(const Manifest& manifest) const {
   throw Error(ErrorDetails{
       .problem = "The checkpoint " + path_ + " is not whole",
       .expected = "the files of its manifest in " + staging_,
-      .got = listed(problems),
+      .got = list_text(problems),
       .hint = "all processes must write to the same file system, and only one run to this path"});
 }
 

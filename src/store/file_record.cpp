@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <memory>
 
-#include "store/checksum.h"
 #include "core/fd.h"
 #include "core/files.h"
+#include "store/checksum.h"
 
 namespace accelerant::checkpoint {
 

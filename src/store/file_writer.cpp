@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
 #include "core/files.h"
 
 namespace accelerant::checkpoint {

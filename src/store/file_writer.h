@@ -12,9 +12,9 @@
 #include <string>
 
 #include "accelerant/core/detail/byte_sink.h"
+#include "core/fd.h"
 #include "store/checksum.h"
 #include "store/file_record.h"
-#include "core/fd.h"
 
 namespace accelerant::checkpoint {
 

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "accelerant/core/error.h"
-#include "store/checksum.h"
 #include "core/files.h"
+#include "store/checksum.h"
 
 namespace accelerant::checkpoint {
 namespace {

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "accelerant/core/error.h"
+#include "core/files.h"
 #include "format/shard_index.h"
 #include "store/model_folder.h"
-#include "core/files.h"
 
 namespace accelerant::checkpoint {
 namespace {

@@ -7,10 +7,10 @@
 #include <span>
 
 #include "accelerant/core/error.h"
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
 #include "accelerant/core/log.h"
-#include "store/file_writer.h"
 #include "core/files.h"
+#include "store/file_writer.h"
 
 namespace accelerant::checkpoint {
 namespace {

@@ -11,9 +11,9 @@
 #include <tuple>
 
 #include "accelerant/core/error.h"
+#include "core/files.h"
 #include "store/checkpoint_folder.h"
 #include "store/verify.h"
-#include "core/files.h"
 
 namespace accelerant::checkpoint {
 namespace {

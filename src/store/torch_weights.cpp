@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "format/plain_tensor.h"
 #include "format/torch_archive.h"
 #include "store/weight_file.h"
-#include "format/torch_dtype.h"
 
 namespace accelerant::checkpoint {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <exception>
 
-#include "store/checksum.h"
 #include "core/files.h"
+#include "store/checksum.h"
 
 namespace accelerant::checkpoint {
 namespace {

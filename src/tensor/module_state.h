@@ -9,7 +9,8 @@ class Module;
 
 namespace accelerant {
 
-// Parameters and buffers, in Python's order: a module's own parameters, its own buffers, then its children.
+// Parameters and buffers, in Python's order: a module's own parameters, its own buffers, then its
+// children.
 StateDict state_of(const torch::nn::Module& module);
 
 }  // namespace accelerant

@@ -18,4 +18,9 @@ StateValues& StateValues::operator=(const StateValues& other) {
 }
 StateValues& StateValues::operator=(StateValues&& other) noexcept = default;
 
+json& StateValues::operator[](const std::string& key) { return (*json_)[key]; }
+const json& StateValues::operator[](const std::string& key) const { return json_->at(key); }
+
+bool StateValues::operator==(const StateValues& other) const { return *json_ == *other; }
+
 }  // namespace accelerant

@@ -4,62 +4,28 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
-#include <mutex>
-#include <vector>
 
 #include "accelerant/core/error.h"
-#include "core/launched_rank.h"
-#include "core/own_error_file.h"
-#include "core/preempted_handler.h"
+#include "core/launch_contract.h"
+#include "core/process_end.h"
 
 namespace accelerant::dist {
 namespace {
 
 using std::chrono::milliseconds;
 
-struct Handled {
-  const FailureHandler* owner;
-  int64_t rank;
-  const Progress* progress;
-  Monitor* monitor;
-};
-std::mutex handled_mutex;
-std::terminate_handler handler_before = nullptr;  // while there are any
-
-// The newest last. Never destroyed: a process may also end by an exception after main.
-std::vector<Handled>& handled() {
-  static auto* const all = new std::vector<Handled>();
-  return *all;
-}
-
 // What ends this process. Names neither its rank nor its step.
-struct Ending {
+struct Failure {
   std::string message;
   bool is_consequence = false;
 };
 
-// A process that has saved its state and stops, as it was asked to, has not failed.
-void end_if_preempted() {
-  const std::exception_ptr error = std::current_exception();
-  if (!error) return;
-  try {
-    std::rethrow_exception(error);
-  } catch (const Preempted& preempted) {
-    const std::lock_guard lock(handled_mutex);
-    if (!handled().empty() && handled().back().monitor != nullptr)
-      handled().back().monitor->fail(ProcessState::left, "");
-    end_preempted(preempted);
-  } catch (...) {  // current_ending says what it is
-  }
-}
-
-Ending current_ending() {
+Failure current_failure() {
   const std::exception_ptr error = std::current_exception();
   if (!error) return {"std::terminate was called without an exception"};
   try {
@@ -87,39 +53,30 @@ std::string without_stack(const std::string& message) {
   return text;
 }
 
-[[noreturn]] void end_process() {
-  static std::atomic<bool> ending = false;
-  if (ending.exchange(true))  // another thread is at it, and will end this process
-    while (true) ::pause();
-  end_if_preempted();
-  const Ending how = current_ending();
-  // Held to the end: what it points to must not go meanwhile.
-  const std::lock_guard lock(handled_mutex);
-  const Handled* const who = handled().empty() ? nullptr : &handled().back();
-  ErrorReport report{.message = without_stack(how.message),
-                     .rank = who != nullptr ? who->rank : rank_of_environment(),
-                     .is_consequence = how.is_consequence};
-  // Before the first backward there is none.
-  if (who != nullptr && who->progress->step() > 0) report.step = who->progress->step();
+// To the error file and to standard error. Returns the message.
+std::string report_failure(int64_t rank, int64_t step) {
+  const Failure failure = current_failure();
+  ErrorReport report{.message = without_stack(failure.message),
+                     .rank = rank,
+                     .is_consequence = failure.is_consequence};
+  if (step > 0) report.step = step;  // before the first backward there is none
   if (const auto path = own_error_file()) write_error_report(*path, report);
-  const std::string where = report.step ? " in step " + std::to_string(*report.step) : "";
+  const std::string where = report.step ? " in step " + std::to_string(step) : "";
   std::fflush(stdout);
-  std::fprintf(stderr, "[rank %lld] terminated%s: %s\n", static_cast<long long>(report.rank),
-               where.c_str(), how.message.c_str());
+  std::fprintf(stderr, "[rank %lld] terminated%s: %s\n", static_cast<long long>(rank),
+               where.c_str(), failure.message.c_str());
   std::fflush(stderr);
-  // Before the connections close with this process, so that the others can say who was the first.
-  if (who != nullptr && who->monitor != nullptr)
-    who->monitor->fail(ProcessState::failed, report.message);
-  ::_exit(1);
+  return report.message;
 }
 
-// Before there is a FailureHandler, and after the last: a launcher that reads error reports should have one
-// also of a program that fails while it reads its arguments. Runs when the program is loaded; a handler that
-// the program sets in main takes its place.
-[[maybe_unused]] const bool is_launched = [] {
-  const bool launched = own_error_file() && rank_of_environment() >= 0;
-  if (launched) std::set_terminate(end_process);
-  return launched;
+// Before there is a FailureHandler, and after the last: a launcher that reads error reports should
+// have one also of a program that fails while it reads its arguments. Runs when the program is
+// loaded; a handler that the program sets in main takes its place.
+[[maybe_unused]] const auto handler_of_launched = []() -> const EndHandler* {
+  if (!own_error_file() || rank_of_environment() < 0) return nullptr;
+  return new EndHandler([](Ending how) {
+    if (how == Ending::failed) report_failure(rank_of_environment(), 0);
+  });
 }();
 
 enum class Reason { ended, timeout, other };
@@ -145,9 +102,8 @@ Reason reason_of(const std::string& text) {
 
 std::string c10d_message(const std::string& message) {
   std::string text = without_stack(message);
-  // Gloo's good wishes.
-  for (const char* wishes : {". This may indicate", ". This is typically"})
-    text.resize(std::min(text.find(wishes), text.size()));
+  for (const char* advice : {". This may indicate", ". This is typically"})  // of Gloo, generic
+    text.resize(std::min(text.find(advice), text.size()));
   // "[/path/in/the/sources/of/gloo.cc:123] " in front.
   if (text.starts_with("[/") && text.find("] ") != std::string::npos) {
     text.erase(0, text.find("] ") + 2);
@@ -166,19 +122,17 @@ void ignore_broken_pipes() {
 
 }  // namespace
 
-FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor) {
+FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor)
+    : end_handler_([rank, &progress, monitor, process = ::getpid()](Ending how) {
+        // A process that has saved its state and stops, as it was asked to, has not failed.
+        const bool has_failed = how == Ending::failed;
+        const std::string message = has_failed ? report_failure(rank, progress.step()) : "";
+        // Before the connections close with this process, so that the others can say who was the
+        // first. A child of it (fork) has no part in them.
+        if (monitor != nullptr && process == ::getpid())
+          monitor->fail(has_failed ? ProcessState::failed : ProcessState::left, message);
+      }) {
   ignore_broken_pipes();
-  handle_preempted();  // below this one, to be there when it has gone
-  const std::lock_guard lock(handled_mutex);
-  if (handled().empty()) handler_before = std::set_terminate(end_process);
-  handled().push_back({this, rank, &progress, monitor});
-}
-
-FailureHandler::~FailureHandler() {
-  const std::lock_guard lock(handled_mutex);
-  std::erase_if(handled(), [this](const Handled& one) { return one.owner == this; });
-  // Unless the program has set one of its own since.
-  if (handled().empty() && std::get_terminate() == end_process) std::set_terminate(handler_before);
 }
 
 namespace {

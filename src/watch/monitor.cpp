@@ -1,16 +1,14 @@
 #include "watch/monitor.h"
-#include "core/ranks_text.h"
-
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <utility>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "core/own_error_file.h"
+#include "core/launch_contract.h"
+#include "core/process_end.h"
+#include "core/texts.h"
 
 namespace accelerant::dist {
 namespace {
@@ -35,9 +33,7 @@ void end_process_for(const std::string& error, int64_t rank, int64_t step) {
   if (step > 0) report.step = step;  // before the first backward there is none
   log(LogLevel::error, (step > 0 ? "in step " + std::to_string(step) + ": " : "") + error);
   if (const auto path = own_error_file()) write_error_report(*path, report);
-  std::fflush(stdout);
-  std::fflush(stderr);
-  _exit(1);
+  end_process(1);
 }
 
 Monitor::Monitor(int64_t rank, int64_t size, const MonitorOptions& options,
@@ -209,7 +205,7 @@ void Monitor::warn_of_store(double now) {
   const double silence = now - unanswered_since_.value_or(now);
   if (silence < patience || silence < 2 * said_no_answer_) return;
   said_no_answer_ = silence;
-  log(LogLevel::warning, "the store has not answered since " +
+  log(LogLevel::warning, "the store has not answered for " +
                              std::to_string(static_cast<int64_t>(silence)) +
                              " s: the process that serves it (rank 0, or the launcher) is stopped, "
                              "has ended or is cut off");

@@ -20,8 +20,8 @@
 
 namespace accelerant::dist {
 
-// Logs the text, which names neither rank nor step, as an error, writes it to the error report and ends the
-// process at once: its threads are stuck in waits that cannot be cancelled.
+// Logs the text, which names neither rank nor step, as an error, writes it to the error report and
+// ends the process at once: its threads are stuck in waits that cannot be cancelled.
 [[noreturn]] void end_process_for(const std::string& error, int64_t rank, int64_t step);
 
 // Why a connection was closed, and what to do about it.
@@ -94,7 +94,7 @@ class Monitor {
   double wrote_at_ = 0;
   double read_at_ = 0;
   bool has_read_ = false;
-  std::optional<double> unanswered_since_;  // when the store was asked in vain
+  std::optional<double> unanswered_since_;  // when the store was first silent
   double said_no_answer_ = 0;               // how long it had been silent when that was last said
   bool said_error_ = false;
 

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 
 namespace accelerant::dist {
 namespace {
@@ -61,10 +62,8 @@ void check_interface(const std::string& name) {
   if (if_nametoindex(name.c_str()) != 0) return;
   std::set<std::string> names;  // an interface may have several addresses
   for (const auto& entry : addresses_of_this_machine()) names.insert(entry.interface);
-  std::string known;
-  for (const std::string& each : names) known += (known.empty() ? "" : ", ") + each;
   throw Error(ErrorDetails{.problem = "There is no such network interface",
-                           .expected = "one of " + known,
+                           .expected = "one of " + list_text({names.begin(), names.end()}),
                            .got = name,
                            .hint = "look at GLOO_SOCKET_IFNAME"});
 }

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <utility>
 
-#include "core/ranks_text.h"
+#include "core/texts.h"
 
 namespace accelerant::dist {
 namespace {
@@ -30,8 +30,7 @@ std::string operation_text(const ProgressSnapshot& progress) {
 
 constexpr const char* kAdvice =
     ". All processes must make the same exchanges in the same order: look for one that is made "
-    "only "
-    "where a condition holds, or by loops of different length";
+    "only where a condition holds, or by loops of different length";
 
 bool is_one(const std::vector<int64_t>& ranks) { return ranks.size() == 1; }
 
@@ -164,7 +163,7 @@ std::string Watch::places(double now, const std::vector<int64_t>& ranks) const {
     std::string text = place(rank);
     if (is_silent(rank, now, silent_after_)) {
       const bool is_known = text.starts_with("is at ");
-      text = "has not answered since " + seconds_text(now - seen(rank).at) +
+      text = "has not answered for " + seconds_text(now - seen(rank).at) +
              (is_known ? " (last at " + text.substr(6) + ")" : "");
     }
     groups.add(text, rank);
@@ -235,7 +234,7 @@ std::optional<std::string> Watch::mismatch(double now) const {
   if (why.empty())
     why = ended.text([](const std::string& what, const auto& who) { return ranks_do(who, what); });
   if (why.empty()) return std::nullopt;
-  return "waits in vain in " + operation_text(own->progress) + ": " + why +
+  return "is blocked in " + operation_text(own->progress) + ", which can never complete: " + why +
          (rest.empty() ? "" : "; " + places(now, rest)) + kAdvice;
 }
 
@@ -279,7 +278,7 @@ void Watch::say_silent(double now, std::vector<std::string>& texts) {
       const double duration = now - seen(rank).at;
       if (said != said_silent_.end() && duration < 2 * said->second.at) continue;
       said_silent_[rank] = {.at = duration, .since = seen(rank).at};
-      std::string text = ranks_text({rank}) + " has not answered since " + seconds_text(duration);
+      std::string text = ranks_text({rank}) + " has not answered for " + seconds_text(duration);
       if (seen(rank).heartbeat) text += "; it " + place(rank).replace(0, 2, "was");
       texts.push_back(text + ". Its process is stopped or cut off, or its machine is overloaded");
     } else if (said != said_silent_.end()) {
@@ -323,7 +322,7 @@ void Watch::say_stuck(double now, std::vector<std::string>& texts) {
             .said = {.at = duration, .since = now - duration}};
   std::string text;
   for (const int64_t rank : late)
-    text += (text.empty() ? "" : "; ") + ranks_text({rank}) + " " + place(rank) + ", since " +
+    text += (text.empty() ? "" : "; ") + ranks_text({rank}) + " " + place(rank) + ", for " +
             seconds_text(since(rank, now));
   text += (text.empty() ? "" : "; ") + ranks_text(waiters) +
           (late.empty()      ? " made no progress in "

@@ -31,9 +31,10 @@ class Watch {
   // first that is alive, as far as this one can tell.
   std::vector<std::string> warnings(double now);
 
-  // Why this process waits in vain: it is in a collective, and another process has begun a different one
-  // with the same number, or has ended before it. Both are facts that no later heartbeat can change, so
-  // one reading is enough, however old it is. The text has no subject: its reader knows the rank.
+  // Why this process is blocked for ever: it is in a collective, and another process has begun a
+  // different one with the same number, or has ended before it. Both are facts that no later
+  // heartbeat can change, so one reading is enough, however old it is. The text has no subject: its
+  // reader knows the rank.
   std::optional<std::string> mismatch(double now) const;
 
   // What these processes were last seen doing: "rank 0 is at step 3, in gather (exchange 12); ranks ...".

@@ -38,87 +38,75 @@ TEST(Accumulation, AnEarlyBreakKeepsTheWindowOpen) {
 }
 
 TEST(Accumulation, AnExceptionTakesTheMicroStepBack) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 0.0);
-  Accelerator accelerator(on_cpu(Precision::no, 2));
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  OneWeight t(on_cpu(Precision::no, 2), 0.0);
   const auto micro_step = [&](bool fails) {
-    const auto window = accelerator.accumulate(model);
+    const auto window = t.accelerator.accumulate(t.model);
     if (fails) throw std::runtime_error("bad batch");
-    accelerator.backward(model(scalar(4)).mean());
-    return optimizer.step().kind();
+    t.backward(4);
+    return t.optimizer.step().kind();
   };
   EXPECT_EQ(micro_step(false), StepResult::Kind::accumulating);
   EXPECT_THROW(micro_step(true), std::runtime_error);  // would have completed the window
-  EXPECT_EQ(accelerator.step(), 1);
-  EXPECT_FALSE(accelerator.sync_gradients());
+  EXPECT_EQ(t.accelerator.step(), 1);
+  EXPECT_FALSE(t.accelerator.sync_gradients());
   EXPECT_EQ(micro_step(false), StepResult::Kind::submitted);
-  EXPECT_EQ(net->w.grad().item<float>(), 4.0F);
+  EXPECT_EQ(t.gradient(), 4.0F);
 }
 
 TEST(Accumulation, AnExceptionAfterTheStepDoesNotOpenTheWindowAgain) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 0.0);
-  Accelerator accelerator(on_cpu(Precision::no, 1));
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  OneWeight t(on_cpu(Precision::no, 1), 0.0);
   try {
-    const auto window = accelerator.accumulate(model);
-    accelerator.backward(model(scalar(4)).mean());
-    optimizer.step();
+    const auto window = t.accelerator.accumulate(t.model);
+    t.backward(4);
+    t.optimizer.step();
     throw std::runtime_error("no disk space for the log");
   } catch (const std::runtime_error&) {
   }
-  EXPECT_EQ(accelerator.step(), 0);
-  EXPECT_TRUE(accelerator.sync_gradients());
+  EXPECT_EQ(t.accelerator.step(), 0);
+  EXPECT_TRUE(t.accelerator.sync_gradients());
 }
 
 // An exception between backward and step.
 TEST(Accumulation, AFailedFirstMicroStepLeavesNoGradients) {
   for (const bool items : {false, true}) {
     for (const int64_t steps : {1, 2}) {
-      Scale net;
-      torch::optim::SGD sgd(net->parameters(), 0.0);
-      Accelerator accelerator(on_cpu(Precision::no, steps));
-      auto [model, optimizer] = accelerator.prepare(net, sgd);
-      const auto micro_step = [&, &m = model, &o = optimizer](double x, bool fails) {
-        const auto window = accelerator.accumulate(m);
+      OneWeight t(on_cpu(Precision::no, steps), 0.0);
+      const auto micro_step = [&](double x, bool fails) {
+        const auto window = t.accelerator.accumulate(t.model);
         if (items) {
-          accelerator.backward(7 * m(scalar(x)).sum(), fails ? 3 : 7);
+          t.accelerator.backward(7 * t.model(scalar(x)).sum(), fails ? 3 : 7);
         } else {
-          accelerator.backward(m(scalar(x)).mean());
+          t.backward(x);
         }
         if (fails) throw std::runtime_error("after the backward");
-        o.step();
+        t.optimizer.step();
       };
       EXPECT_THROW(micro_step(100, true), std::runtime_error);
-      EXPECT_FALSE(net->w.grad().defined());
+      EXPECT_FALSE(t.net->w.grad().defined());
       for (int64_t i = 0; i < steps; ++i) micro_step(4, false);
-      EXPECT_FLOAT_EQ(net->w.grad().item<float>(), 4.0F);
+      EXPECT_FLOAT_EQ(t.gradient(), 4.0F);
     }
   }
 }
 
 TEST(Accumulation, AHalfCompleteWindowCanBeGivenUp) {
   for (const auto precision : {Precision::no, Precision::fp16}) {
-    Scale net;
-    torch::optim::SGD sgd(net->parameters(), 0.0);
     auto options = on_cpu(precision, 3);
     options.scaler = {.init_scale = 128};
-    Accelerator accelerator(options);
-    auto [model, optimizer] = accelerator.prepare(net, sgd);
-    const auto micro_step = [&, &m = model, &o = optimizer](double x) {
-      const auto window = accelerator.accumulate(m);
-      accelerator.backward(m(scalar(x)).mean());
-      accelerator.unscale_gradients();
-      o.step();
+    OneWeight t(options, 0.0);
+    const auto micro_step = [&](double x) {
+      const auto window = t.accelerator.accumulate(t.model);
+      t.backward(x);
+      t.accelerator.unscale_gradients();
+      t.optimizer.step();
     };
     micro_step(100);
     micro_step(100);
-    accelerator.drop_gradients();
-    EXPECT_EQ(accelerator.step(), 0);
-    EXPECT_FALSE(net->w.grad().defined());
+    t.accelerator.drop_gradients();
+    EXPECT_EQ(t.accelerator.step(), 0);
+    EXPECT_FALSE(t.net->w.grad().defined());
     for (int i = 0; i < 3; ++i) micro_step(4);
-    EXPECT_FLOAT_EQ(net->w.grad().item<float>(), 4.0F);
+    EXPECT_FLOAT_EQ(t.gradient(), 4.0F);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "accelerator/helpers.h"
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 
 namespace accelerator_test {
 namespace {
@@ -10,6 +11,105 @@ namespace {
 using accelerant::Accelerator;
 using accelerant::Precision;
 using accelerant::StepResult;
+
+// Runs loops over loaders of the given lengths and records at which batches gradients synchronise.
+std::string sync_pattern(Accelerator& accelerator, const std::vector<int64_t>& lengths) {
+  Scale net;
+  const auto model = accelerator.prepare(net);
+  std::string pattern;
+  for (const int64_t length : lengths) {
+    const auto loader = accelerator.prepare(counting_loader(length));
+    for ([[maybe_unused]] auto&& batch : loader) {
+      const auto window = accelerator.accumulate(model);
+      pattern += accelerator.sync_gradients() ? 'S' : '.';
+    }
+    pattern += ' ';
+  }
+  return pattern;
+}
+
+TEST(Accumulation, SyncsAtEveryKthCallAndAtTheLastBatchWhichStartsAFreshWindow) {
+  Accelerator accelerator(on_cpu(Precision::no, 3));
+  EXPECT_EQ(sync_pattern(accelerator, {7, 5, 3, 1}), "..S..SS ..S.S ..S S ");
+}
+
+TEST(Accumulation, SyncEachBatchDoesNotChangeTheCadence) {
+  auto options = on_cpu(Precision::no, 3);
+  options.gradient_accumulation.sync_each_batch = true;
+  Accelerator accelerator(options);
+  EXPECT_EQ(sync_pattern(accelerator, {7}), "..S..SS ");
+}
+
+TEST(Accumulation, TwoBlocksForOneBatchHaveWindowsOfTheirOwn) {
+  Scale a;
+  Scale b;
+  torch::optim::SGD sgd_a(a->parameters(), 0.0);
+  torch::optim::SGD sgd_b(b->parameters(), 0.0);
+  Accelerator accelerator(on_cpu(Precision::no, 2));
+  auto [ma, mb, oa, ob, loader] = accelerator.prepare(a, b, sgd_a, sgd_b, counting_loader(4));
+  std::string pattern;
+  const auto train = [&](const auto& model, const auto& optimizer, const torch::Tensor& x) {
+    const auto window = accelerator.accumulate(model);
+    accelerator.backward(model(x).mean());
+    pattern += optimizer.step().kind() == StepResult::Kind::submitted ? 'S' : '.';
+    optimizer.zero_grad();
+  };
+  for (auto&& [x] : loader) {
+    train(ma, oa, x);
+    train(mb, ob, x);
+  }
+  EXPECT_EQ(pattern, "..SS..SS");
+}
+
+TEST(Accumulation, StepZeroGradAndScheduleDoNothingInTheMiddleOfAWindow) {
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto decay = accelerant::optim::step_decay(sgd, {.step_size = 1, .gamma = 0.5});
+  Accelerator accelerator(on_cpu(Precision::no, 2));
+  auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, decay);
+  {
+    const auto window = accelerator.accumulate(model);
+    accelerator.backward(model(scalar(2)).mean());
+    EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::accumulating);
+    scheduler.step();
+    optimizer.zero_grad();
+  }
+  EXPECT_EQ(net->w.item<float>(), 1.0F);
+  EXPECT_EQ(net->w.grad().item<float>(), 1.0F);
+  EXPECT_EQ(decay.last_step(), 0);
+  {
+    const auto window = accelerator.accumulate(model);
+    accelerator.backward(model(scalar(4)).mean());
+    EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::submitted);
+    scheduler.step();
+    optimizer.zero_grad();
+  }
+  EXPECT_EQ(net->w.item<float>(), 1.0F - 3.0F);
+  EXPECT_FALSE(net->w.grad().defined());
+  EXPECT_EQ(decay.last_step(), 1);
+}
+
+TEST(Accumulation, AnEvaluationInsideTheLoopDoesNotDisturbIt) {
+  Scale net;
+  Accelerator accelerator(on_cpu(Precision::no, 2));
+  auto [model, loader, evaluation] =
+      accelerator.prepare(net, counting_loader(5), counting_loader(3));
+  std::string pattern;
+  int batch_number = 0;
+  for ([[maybe_unused]] auto&& batch : loader) {
+    for ([[maybe_unused]] auto&& inner : evaluation) {
+      if (batch_number == 2) break;  // left early
+    }
+    try {
+      for ([[maybe_unused]] auto&& inner : evaluation) throw std::runtime_error("in evaluation");
+    } catch (const std::runtime_error&) {
+    }
+    const auto window = accelerator.accumulate(model);
+    pattern += window.sync_gradients() ? 'S' : '.';
+    ++batch_number;
+  }
+  EXPECT_EQ(pattern, ".S.SS");
+}
 
 TEST(Accumulation, WithoutSynchronisingAtTheEndTheWindowGoesOnInTheNextEpoch) {
   Scale net;
@@ -35,68 +135,56 @@ TEST(Accumulation, WithoutSynchronisingAtTheEndTheWindowGoesOnInTheNextEpoch) {
 
 TEST(Accumulation, TheScopeMayCloseBeforeTheStep) {
   for (const auto precision : {Precision::no, Precision::fp16}) {
-    Scale net;
-    torch::optim::SGD sgd(net->parameters(), 1.0);
-    Accelerator accelerator(on_cpu(precision, 2));
-    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    OneWeight t(on_cpu(precision, 2));
     for (int i = 0; i < 6; ++i) {
       {
-        const auto window = accelerator.accumulate(model);
-        accelerator.backward(model(scalar(1)).mean());
+        const auto window = t.accelerator.accumulate(t.model);
+        t.backward(1);
       }
-      const auto result = optimizer.step();
-      optimizer.zero_grad();
+      const auto result = t.optimizer.step();
+      t.optimizer.zero_grad();
       EXPECT_EQ(result.kind(),
                 i % 2 == 1 ? StepResult::Kind::submitted : StepResult::Kind::accumulating);
     }
-    EXPECT_EQ(net->w.item<float>(), 1.0F - 3.0F);
-    accelerator.backward(model(scalar(1)).mean());  // the scaler's pending update
-    EXPECT_EQ(accelerator.scaler().status().updates, precision == Precision::fp16 ? 3 : 0);
+    EXPECT_EQ(t.weight(), 1.0F - 3.0F);
+    t.backward(1);  // the scaler's pending update
+    EXPECT_EQ(t.accelerator.scaler().status().updates, precision == Precision::fp16 ? 3 : 0);
   }
 }
 
 TEST(Accumulation, ZeroGradMayStandBeforeTheForward) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 0.0);
-  Accelerator accelerator(on_cpu(Precision::no, 3));
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  OneWeight t(on_cpu(Precision::no, 3), 0.0);
   for (int i = 0; i < 6; ++i) {
-    const auto window = accelerator.accumulate(model);
-    optimizer.zero_grad();
-    accelerator.backward(model(scalar(i)).mean());
-    if (optimizer.step().kind() == StepResult::Kind::submitted) {
-      EXPECT_FLOAT_EQ(net->w.grad().item<float>(), i == 2 ? 1.0F : 4.0F);
+    const auto window = t.accelerator.accumulate(t.model);
+    t.optimizer.zero_grad();
+    t.backward(i);
+    if (t.optimizer.step().kind() == StepResult::Kind::submitted) {
+      EXPECT_FLOAT_EQ(t.gradient(), i == 2 ? 1.0F : 4.0F);
     }
   }
 }
 
 TEST(Accumulation, GradientsMayBeDroppedWithoutAStep) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 0.0);
-  Accelerator accelerator(on_cpu());
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
-  const auto window = accelerator.accumulate(model);
-  accelerator.backward(model(scalar(1)).mean());
-  optimizer.zero_grad();
-  EXPECT_FALSE(net->w.grad().defined());
-  EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::nothing_to_do);
+  OneWeight t(on_cpu(), 0.0);
+  const auto window = t.accelerator.accumulate(t.model);
+  t.backward(1);
+  t.optimizer.zero_grad();
+  EXPECT_FALSE(t.net->w.grad().defined());
+  EXPECT_EQ(t.optimizer.step().kind(), StepResult::Kind::nothing_to_do);
 }
 
 TEST(Accumulation, ChangingTheNumberOfStepsCountsFromTheNextMicroStep) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 0.0);
-  Accelerator accelerator(on_cpu(Precision::no, 4));
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  OneWeight t(on_cpu(Precision::no, 4), 0.0);
   const auto micro_step = [&](double x) {
-    const auto window = accelerator.accumulate(model);
-    accelerator.backward(model(scalar(x)).mean());
-    return optimizer.step().kind();
+    const auto window = t.accelerator.accumulate(t.model);
+    t.backward(x);
+    return t.optimizer.step().kind();
   };
   micro_step(2);
-  accelerator.set_gradient_accumulation_steps(2);
+  t.accelerator.set_gradient_accumulation_steps(2);
   EXPECT_EQ(micro_step(6), StepResult::Kind::submitted);
-  EXPECT_FLOAT_EQ(net->w.grad().item<float>(), 4.0F);
-  EXPECT_TRUE(contains(error_of([&] { accelerator.set_gradient_accumulation_steps(0); }),
+  EXPECT_FLOAT_EQ(t.gradient(), 4.0F);
+  EXPECT_TRUE(contains(error_of([&] { t.accelerator.set_gradient_accumulation_steps(0); }),
                        "expected at least 1, got 0"));
 }
 
@@ -114,48 +202,39 @@ TEST(Accumulation, ScopesDoNotNest) {
 }
 
 TEST(Accumulation, AnOptimizerWaitsForOneWindowAtATime) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 1.0);
-  Accelerator accelerator(on_cpu(Precision::no, 2));
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  OneWeight t(on_cpu(Precision::no, 2));
   {
-    const auto window = accelerator.accumulate(model);
-    accelerator.backward(model(scalar(1)).mean());
+    const auto window = t.accelerator.accumulate(t.model);
+    t.backward(1);
   }
-  EXPECT_TRUE(contains(error_of([&] { const auto window = accelerator.accumulate(); }),
-                       "in the middle of a window over other models"));
-  accelerator.drop_gradients();
-  EXPECT_NO_THROW(static_cast<void>(accelerator.accumulate()));
+  EXPECT_TRUE(contains(error_of([&] { const auto window = t.accelerator.accumulate(); }),
+                       "window over other models"));
+  t.accelerator.drop_gradients();
+  EXPECT_NO_THROW(static_cast<void>(t.accelerator.accumulate()));
 }
 
 TEST(Accumulation, BackwardOutsideAWindowWarnsOnce) {
-  std::vector<std::string> messages;
-  const auto before = accelerant::set_log_handler(
-      [&](accelerant::LogLevel, std::string_view text) { messages.emplace_back(text); });
+  const GatheredLog log;
   Scale net;
   Accelerator accelerator(on_cpu(Precision::no, 2));
   const auto model = accelerator.prepare(net);
   accelerator.backward(model(scalar(3)).mean());
   accelerator.backward(model(scalar(3)).mean());
-  accelerant::set_log_handler(before);
-  ASSERT_EQ(messages.size(), 1U);
-  EXPECT_TRUE(contains(messages.front(), "outside of accumulate()"));
+  EXPECT_EQ(log.messages().size(), 1U);
+  EXPECT_TRUE(contains(log.text(), "outside of accumulate()"));
   EXPECT_EQ(net->w.grad().item<float>(), 6.0F);  // each counts in full
 }
 
 TEST(Accumulation, SyncGradientsCanBeSetByHand) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 1.0);
-  Accelerator accelerator(on_cpu());
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
-  EXPECT_TRUE(accelerator.sync_gradients());
-  accelerator.set_sync_gradients(false);
-  accelerator.backward(model(scalar(1)).mean());
-  EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::accumulating);
-  optimizer.zero_grad();
-  EXPECT_TRUE(net->w.grad().defined());
-  accelerator.set_sync_gradients(true);
-  EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::submitted);
+  OneWeight t(on_cpu());
+  EXPECT_TRUE(t.accelerator.sync_gradients());
+  t.accelerator.set_sync_gradients(false);
+  t.backward(1);
+  EXPECT_EQ(t.optimizer.step().kind(), StepResult::Kind::accumulating);
+  t.optimizer.zero_grad();
+  EXPECT_TRUE(t.net->w.grad().defined());
+  t.accelerator.set_sync_gradients(true);
+  EXPECT_EQ(t.optimizer.step().kind(), StepResult::Kind::submitted);
 }
 
 TEST(Accumulation, AParameterOfTwoOptimizersIsCorrectedOnce) {

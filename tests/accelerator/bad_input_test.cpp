@@ -3,6 +3,7 @@
 
 #include "accelerator/helpers.h"
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 
 namespace accelerator_test {
 namespace {
@@ -15,12 +16,11 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 TEST(BadInput, AnEmptyDataSetIsAnEmptyLoop) {
   Accelerator accelerator(on_cpu());
-  const auto before = accelerant::set_log_handler([](accelerant::LogLevel, std::string_view) {});
+  const GatheredLog log;  // keeps the warning out of the output
   const auto loader = accelerator.prepare(counting_loader(0));
   EXPECT_EQ(loader.length(), 0);
   EXPECT_EQ(accelerator.updates_per_epoch(loader), 0);
   for ([[maybe_unused]] auto&& batch : loader) ADD_FAILURE();
-  accelerant::set_log_handler(before);
 }
 
 TEST(BadInput, ABatchSizeOfZeroIsRefused) {
@@ -42,29 +42,22 @@ TEST(BadInput, ALoaderInTwoLoopsAtOnceIsRefused) {
 }
 
 TEST(BadInput, ANanLossSkipsTheStepUnderFp16) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 1.0);
-  Accelerator accelerator(on_cpu(Precision::fp16));
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
-  accelerator.backward(model(scalar(kNan)).mean());
-  EXPECT_TRUE(optimizer.step().skipped());
-  EXPECT_EQ(net->w.item<float>(), 1.0F);
+  OneWeight t(on_cpu(Precision::fp16));
+  t.backward(kNan);
+  EXPECT_TRUE(t.optimizer.step().skipped());
+  EXPECT_EQ(t.weight(), 1.0F);
 }
 
 TEST(BadInput, ANanLossIsAnErrorWhereThatIsAskedFor) {
-  Scale net;
-  torch::optim::SGD sgd(net->parameters(), 1.0);
-  Accelerator accelerator(on_cpu());
-  auto [model, optimizer] = accelerator.prepare(net, sgd);
-  const auto error = error_of([&, &m = model] {
-    accelerator.backward(m(scalar(kNan)).mean(), {.error_if_nonfinite = true});
-  });
+  OneWeight t(on_cpu());
+  const auto error = error_of(
+      [&] { t.accelerator.backward(t.model(scalar(kNan)).mean(), {.error_if_nonfinite = true}); });
   EXPECT_TRUE(contains(error, "The loss is not finite"));
-  EXPECT_FALSE(net->w.grad().defined());
+  EXPECT_FALSE(t.net->w.grad().defined());
   // Otherwise it is passed on, as in PyTorch.
-  accelerator.backward(model(scalar(kNan)).mean());
-  optimizer.step();
-  EXPECT_TRUE(std::isnan(net->w.item<float>()));
+  t.backward(kNan);
+  t.optimizer.step();
+  EXPECT_TRUE(std::isnan(t.weight()));
 }
 
 TEST(BadInput, AnUndefinedLossIsRefused) {
@@ -92,12 +85,9 @@ TEST(BadInput, NegativeClippingLimitsAreRefused) {
 
 TEST(BadInput, AStepWithoutGradientsIsNothingToDo) {
   for (const auto precision : {Precision::no, Precision::fp16}) {
-    Scale net;
-    torch::optim::SGD sgd(net->parameters(), 1.0);
-    Accelerator accelerator(on_cpu(precision));
-    auto [model, optimizer] = accelerator.prepare(net, sgd);
-    EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::nothing_to_do);
-    EXPECT_FALSE(optimizer.step_was_skipped());
+    OneWeight t(on_cpu(precision));
+    EXPECT_EQ(t.optimizer.step().kind(), StepResult::Kind::nothing_to_do);
+    EXPECT_FALSE(t.optimizer.step_was_skipped());
   }
 }
 

@@ -100,8 +100,9 @@ TEST_F(CaptureOnCuda, SeesWhatTheProgramDoesBetweenReplays) {
   expect_changes_between_replays_to_count(with_dropout);
 }
 
-// Rounds of steps, some of which overflow, that are queued while the device is busy with other work, so that the host does
-// not know which of them were skipped. `between` is called before each round.
+// Rounds of steps, some of which overflow, that are queued while the device is busy with other
+// work, so that the host does not know which of them were skipped. `between` is called before each
+// round.
 void expect_same_where_the_host_is_ahead(
     const CaptureSetup& setup,
     const std::function<void(CapturedTraining& training, int64_t round)>& between) {
@@ -185,7 +186,8 @@ TEST_F(CaptureAhead, CheckpointsHoldAllSteps) {
   });
 }
 
-// Whether a step was skipped, and so whether the schedule moves, is known later than the program goes on.
+// Whether a step was skipped, and so whether the schedule moves, is known later than the program
+// goes on.
 TEST_F(CaptureOnCuda, RatesSetByHandStayAfterTheStepOfASchedule) {
   CapturedTraining training(with_steps(1, Precision::fp16));
   const SameBatch batch(training);
@@ -203,11 +205,12 @@ TEST_F(CaptureOnCuda, WaitsForAGraphOfAutogradThatIsAlive) {
 
 TEST_F(CaptureOnCuda, StepsParametersThatComeLater) {
   for (const Precision precision : {Precision::no, Precision::fp16}) {
-    expect_parameters_that_come_later_to_count({.mixed_precision = precision});
+    expect_parameters_that_come_later_to_count(with_steps(1, precision));
   }
 }
 
-// What its first gradient makes in the optimizer's state must not stay in the memory of a graph that failed.
+// What its first gradient makes in the optimizer's state must not stay in the memory of a graph
+// that failed.
 TEST_F(CaptureOnCuda, FailsWithAParameterThatComesInTheCapture) {
   const auto train = [](bool is_captured) {
     Accelerator accelerator;
@@ -274,7 +277,8 @@ TEST_F(CaptureOnCuda, KeepsOneGraphOnly) {
   EXPECT_GE(expect_same_training(with_steps(1), 4, {.max_graphs = 1}).replays, 8);
 }
 
-// What a failing capture leaves behind would show in random numbers, allocations and the next graph.
+// What a failing capture leaves behind would show in random numbers, allocations and the next
+// graph.
 TEST_F(CaptureOnCuda, FailingOneRunsEagerlyAsIfNothingHadHappened) {
   for (const Precision precision : {Precision::no, Precision::fp16}) {
     for (const int64_t steps : {1, 2}) {

@@ -1,5 +1,5 @@
-// capture() where gradients are exchanged: by several processes with graphs that run the step anew, and by NCCL with
-// CUDA graphs, as far as one process can tell.
+// capture() where gradients are exchanged: by several processes with graphs that run the step anew,
+// and by NCCL with CUDA graphs, as far as one process can tell.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,7 +12,6 @@
 namespace {
 
 using namespace accelerator_test;
-using accelerant::AcceleratorOptions;
 using accelerant::Precision;
 using accelerant::dist::CommHook;
 
@@ -59,11 +58,10 @@ class SideBySide {
   void expect_same() const { expect_same_parameters(training, plain_); }
 
  private:
-  const RunAnewInsteadOfCuda graphs_;
-  CapturedTraining plain_{CaptureSetup{}};
+  CapturedTraining plain_{run_anew()};
 
  public:
-  CapturedTraining training{CaptureSetup{}};
+  CapturedTraining training{run_anew()};
   decltype(training.captured()) step = training.captured();
 
  private:
@@ -72,10 +70,9 @@ class SideBySide {
 };
 
 RANK_TEST(CaptureByRanks, ReplaysTrainTheSame, 2) {
-  const RunAnewInsteadOfCuda graphs;
   for (const int64_t steps : {1, 2}) {
     for (const bool in_front : {false, true}) {
-      CaptureSetup setup{.options = on_cpu(Precision::no, steps)};
+      CaptureSetup setup = run_anew(on_cpu(Precision::no, steps));
       setup.rows = 32;
       setup.clears_in_front = in_front;
       EXPECT_GE(expect_same_training(setup, 4).replays, 8);
@@ -84,10 +81,9 @@ RANK_TEST(CaptureByRanks, ReplaysTrainTheSame, 2) {
 }
 
 RANK_TEST(CaptureByRanks, SeesWhatTheProgramDoesBetweenReplays, 2) {
-  const RunAnewInsteadOfCuda graphs;
   for (const int64_t steps : {1, 2}) {
     for (const Precision precision : {Precision::no, Precision::fp16}) {
-      CaptureSetup setup{.options = on_cpu(precision, steps)};
+      CaptureSetup setup = run_anew(on_cpu(precision, steps));
       setup.options.scaler.init_scale = 64;  // these graphs cannot tell of an overflow
       expect_changes_between_replays_to_count(setup);
     }
@@ -95,8 +91,7 @@ RANK_TEST(CaptureByRanks, SeesWhatTheProgramDoesBetweenReplays, 2) {
 }
 
 RANK_TEST(CaptureByRanks, SavesAndLoadsBetweenReplays, 2) {
-  const RunAnewInsteadOfCuda graphs;
-  expect_to_save_and_load_between_replays({.options = on_cpu(Precision::no, 2)});
+  expect_to_save_and_load_between_replays(run_anew(on_cpu(Precision::no, 2)));
 }
 
 RANK_TEST(CaptureByRanks, DifferentShapesInOneCall, 2) {
@@ -126,8 +121,7 @@ RANK_TEST(CaptureByRanks, CapturesEveryPairOfShapes, 2) {
 
 // The others have captured it.
 RANK_TEST(CaptureByRanks, CaptureThatFailsInOneProcess, 2) {
-  const RunAnewInsteadOfCuda graphs;
-  CapturedTraining training(CaptureSetup{});
+  CapturedTraining training(run_anew());
   auto step = training.accelerator.capture([&](const torch::Tensor& x, const torch::Tensor& y) {
     auto loss = training.body(x, y);
     if (rank() == 1 && RunAnewBackend::is_capturing) throw std::runtime_error("not in a graph");
@@ -142,8 +136,7 @@ RANK_TEST(CaptureByRanks, CaptureThatFailsInOneProcess, 2) {
 }
 
 RANK_TEST(CaptureByRanks, CaptureThatFailsInTheMiddleOfABackward, 1) {
-  const RunAnewInsteadOfCuda graphs;
-  CaptureSetup setup;
+  CaptureSetup setup = run_anew();
   setup.options.process_group.with_one_process = true;
   CapturedTraining training(setup);
   // Gradients of the last layer have come by then.
@@ -157,8 +150,7 @@ RANK_TEST(CaptureByRanks, CaptureThatFailsInTheMiddleOfABackward, 1) {
 }
 
 RANK_TEST(CaptureByRanks, RefusesExchangesThatTheHostCompares, 2) {
-  const RunAnewInsteadOfCuda graphs;
-  CapturedTraining training(CaptureSetup{});
+  CapturedTraining training(run_anew());
   auto step = training.accelerator.capture([&](const torch::Tensor& x, const torch::Tensor& y) {
     return training.accelerator.reduce(training.body(x, y).detach());
   });
@@ -184,8 +176,7 @@ RANK_TEST(CaptureByRanks, LosesGraphsInAllProcesses, 2) {
 }
 
 RANK_TEST(CaptureByRanks, OneThatCannotKeepsAllFromIt, 2) {
-  const RunAnewInsteadOfCuda graphs;
-  CapturedTraining training(CaptureSetup{});
+  CapturedTraining training(run_anew());
   auto step = training.captured();
   const torch::Tensor x = torch::ones({4, 3}).requires_grad_(rank() == 1);
   const torch::Tensor y = torch::ones({4, 2});
@@ -196,8 +187,7 @@ RANK_TEST(CaptureByRanks, OneThatCannotKeepsAllFromIt, 2) {
 }
 
 RANK_TEST(CaptureByRanks, RunsEagerlyWithUnevenInputs, 2) {
-  const RunAnewInsteadOfCuda graphs;
-  CapturedTraining training(CaptureSetup{});
+  CapturedTraining training(run_anew());
   TwoShapes batches(training);
   auto step = training.captured();
   for (int i = 0; i < 6; ++i) batches.run(step, false);
@@ -213,9 +203,8 @@ RANK_TEST(CaptureByRanks, RunsEagerlyWithUnevenInputs, 2) {
 }
 
 RANK_TEST(CaptureByRanks, RefusesExchangesThatTheHostDecides, 2) {
-  const RunAnewInsteadOfCuda graphs;
   const auto why_not = [](const accelerant::dist::DataParallelOptions& options) {
-    CaptureSetup setup;
+    CaptureSetup setup = run_anew();
     setup.options.data_parallel = options;
     CapturedTraining training(setup);
     TwoShapes batches(training);

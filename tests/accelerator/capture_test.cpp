@@ -1,4 +1,5 @@
-// capture() without a GPU: steps that run eagerly, and the host's part of replays, with graphs that run the step anew.
+// capture() without a GPU: steps that run eagerly, and the host's part of replays, with graphs that
+// run the step anew.
 #include <gtest/gtest.h>
 
 #include "accelerator/captured_training.h"
@@ -13,14 +14,13 @@ using accelerant::Accelerator;
 using accelerant::CaptureOptions;
 using accelerant::Precision;
 
-// Graphs that run the step anew in place of CUDA's.
-class Capture : public testing::Test {
- private:
-  RunAnewInsteadOfCuda graphs_;
-};
-
 CaptureSetup with_steps(int64_t steps, Precision precision = Precision::no) {
   return {.options = on_cpu(precision, steps)};
+}
+
+// With graphs that run the step anew.
+CaptureSetup anew(int64_t steps, Precision precision = Precision::no) {
+  return run_anew(on_cpu(precision, steps));
 }
 
 TEST(CaptureOnCpu, RunsEagerlyAndSaysWhy) {
@@ -74,14 +74,14 @@ TEST(CaptureOnCpu, RefusesOptionsOutOfRange) {
   EXPECT_TRUE(contains(with({.max_graphs = 0}), "max_graphs"));
 }
 
-TEST_F(Capture, ReplaysTrainTheSame) {
+TEST(Capture, ReplaysTrainTheSame) {
   for (const int64_t steps : {1, 2, 3}) {
     for (const bool in_front : {false, true}) {
       for (const double dropout : {0.0, 0.3}) {
         SCOPED_TRACE(testing::Message() << steps << " steps, zero_grad in front: " << in_front);
-        auto setup = with_steps(steps);
-        // A step that runs anew asks the loader how many batches are left. With a short window of one batch the answer
-        // is always the one of the capture, as far as it matters.
+        auto setup = anew(steps);
+        // A step that runs anew asks the loader how many batches are left. With a short window of
+        // one batch the answer is always the one of the capture, as far as it matters.
         if (steps == 3) setup.rows = 26;
         setup.clears_in_front = in_front;
         setup.dropout = dropout;
@@ -91,10 +91,10 @@ TEST_F(Capture, ReplaysTrainTheSame) {
   }
 }
 
-TEST_F(Capture, ReplaysTrainTheSameOutsideOfWindows) {
+TEST(Capture, ReplaysTrainTheSameOutsideOfWindows) {
   for (const bool in_front : {false, true}) {
     for (const Precision precision : {Precision::no, Precision::fp16}) {
-      auto setup = with_steps(1, precision);
+      auto setup = anew(1, precision);
       setup.options.scaler.init_scale = 64;  // these graphs cannot tell of an overflow
       setup.windows = false;
       setup.clears_in_front = in_front;
@@ -103,14 +103,14 @@ TEST_F(Capture, ReplaysTrainTheSameOutsideOfWindows) {
   }
 }
 
-TEST_F(Capture, ReplaysUpdateTheLossScale) {
-  auto setup = with_steps(2, Precision::fp16);
+TEST(Capture, ReplaysUpdateTheLossScale) {
+  auto setup = anew(2, Precision::fp16);
   setup.options.scaler = {.init_scale = 64, .growth_interval = 3};
   EXPECT_GE(expect_same_training(setup, 4).replays, 8);
 }
 
-TEST_F(Capture, HasOneGraphForMicroStepsAndOneForBoundaries) {
-  auto setup = with_steps(3);
+TEST(Capture, HasOneGraphForMicroStepsAndOneForBoundaries) {
+  auto setup = anew(3);
   setup.rows = 24;  // two windows in an epoch
   CapturedTraining training(setup);
   auto step = training.captured();
@@ -121,8 +121,8 @@ TEST_F(Capture, HasOneGraphForMicroStepsAndOneForBoundaries) {
   EXPECT_EQ(seen.replays, 18 - 3);
 }
 
-TEST_F(Capture, KeepsAsManyGraphsAsItMay) {
-  CapturedTraining training(with_steps(1));
+TEST(Capture, KeepsAsManyGraphsAsItMay) {
+  CapturedTraining training(anew(1));
   auto step = training.captured({.max_graphs = 2});
   const auto run = [&](int64_t rows) {
     step(torch::ones({rows, 3}), torch::ones({rows, 2}));
@@ -144,16 +144,16 @@ TEST_F(Capture, KeepsAsManyGraphsAsItMay) {
   EXPECT_EQ(step.graphs(), 0);
 }
 
-TEST_F(Capture, SeesWhatTheProgramDoesBetweenReplays) {
-  expect_changes_between_replays_to_count(with_steps(2));
+TEST(Capture, SeesWhatTheProgramDoesBetweenReplays) {
+  expect_changes_between_replays_to_count(anew(2));
 }
 
-TEST_F(Capture, WaitsForAGraphOfAutogradThatIsAlive) {
-  expect_to_wait_for_a_graph_of_autograd(with_steps(1));
+TEST(Capture, WaitsForAGraphOfAutogradThatIsAlive) {
+  expect_to_wait_for_a_graph_of_autograd(anew(1));
 }
 
-TEST_F(Capture, IsNotKeptFromItByCastsThatAnAutocastHolds) {
-  CapturedTraining training(with_steps(1, Precision::bf16));
+TEST(Capture, IsNotKeptFromItByCastsThatAnAutocastHolds) {
+  CapturedTraining training(anew(1, Precision::bf16));
   auto step = training.captured();
   const SameBatch batch(training);
   const accelerant::AutocastGuard autocast({.device_type = at::kCPU, .dtype = at::kBFloat16});
@@ -161,17 +161,17 @@ TEST_F(Capture, IsNotKeptFromItByCastsThatAnAutocastHolds) {
   EXPECT_TRUE(step.is_captured()) << step.why_not();
 }
 
-TEST_F(Capture, StepsParametersThatComeLater) {
-  expect_parameters_that_come_later_to_count(on_cpu());
+TEST(Capture, StepsParametersThatComeLater) {
+  expect_parameters_that_come_later_to_count(run_anew());
 }
 
-TEST_F(Capture, SavesAndLoadsBetweenReplays) {
-  for (const int64_t steps : {1, 2}) expect_to_save_and_load_between_replays(with_steps(steps));
+TEST(Capture, SavesAndLoadsBetweenReplays) {
+  for (const int64_t steps : {1, 2}) expect_to_save_and_load_between_replays(anew(steps));
 }
 
-TEST_F(Capture, CorrectsTheShortWindowOfAStream) {
+TEST(Capture, CorrectsTheShortWindowOfAStream) {
   const auto train = [](bool captured) {
-    Accelerator accelerator(on_cpu(Precision::no, 3));
+    Accelerator accelerator = accelerator_of(anew(3));
     Scale net;
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer, loader] =
@@ -192,9 +192,9 @@ TEST_F(Capture, CorrectsTheShortWindowOfAStream) {
   EXPECT_EQ(train(true), train(false));
 }
 
-TEST_F(Capture, FailingOneRunsEagerlyAsIfNothingHadHappened) {
+TEST(Capture, FailingOneRunsEagerlyAsIfNothingHadHappened) {
   for (const int64_t steps : {1, 2}) {
-    auto setup = with_steps(steps);
+    auto setup = anew(steps);
     CapturedTraining plain(setup);
     const Seen expected = plain.plain(3);
     CapturedTraining training(setup);
@@ -215,8 +215,8 @@ TEST_F(Capture, FailingOneRunsEagerlyAsIfNothingHadHappened) {
   }
 }
 
-TEST_F(Capture, RefusesWhatAGraphCannotHold) {
-  Accelerator accelerator(on_cpu());
+TEST(Capture, RefusesWhatAGraphCannotHold) {
+  Accelerator accelerator = accelerator_of(run_anew());
   Scale net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto decay = accelerant::optim::exponential(sgd, {.gamma = 0.9});

@@ -26,10 +26,16 @@ struct CaptureSetup {
   bool windows = true;           // accumulate() around the step
   bool clears_in_front = false;  // zero_grad() before the forward rather than behind the step
   double dropout = 0.0;
-  double gamma = 0.9;  // of the schedule, an exponential one
-  std::optional<int64_t> overflow_at =
-      std::nullopt;  // the batch of each epoch with an infinite value
+  double gamma = 0.9;                                 // of the schedule, an exponential one
+  std::optional<int64_t> overflow_at = std::nullopt;  // the batch of each epoch with an inf
+  void (*prepare_graphs)(accelerant::Accelerator&) = nullptr;  // null: those of the device
 };
+
+inline accelerant::Accelerator accelerator_of(const CaptureSetup& setup) {
+  accelerant::Accelerator accelerator(setup.options);
+  if (setup.prepare_graphs != nullptr) setup.prepare_graphs(accelerator);
+  return accelerator;
+}
 
 struct MlpImpl : torch::nn::Module {
   explicit MlpImpl(double dropout)
@@ -74,7 +80,7 @@ class CapturedTraining {
   using Step = std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&)>;
 
   explicit CapturedTraining(const CaptureSetup& setup)
-      : setup_(setup), accelerator(setup.options), net(seeded(setup.dropout)) {
+      : setup_(setup), accelerator(accelerator_of(setup)), net(seeded(setup.dropout)) {
     std::tie(model, optimizer, loader, scheduler) =
         accelerator.prepare(net, adamw, pairs_of(setup), decay);
     torch::manual_seed(3);
@@ -189,7 +195,8 @@ struct SameBatch {
   torch::Tensor y;
 };
 
-// Learning rates and other options, eager steps, gradients that are dropped, modes and sizes of windows.
+// Learning rates and other options, eager steps, gradients that are dropped, modes and sizes of
+// windows.
 inline void expect_changes_between_replays_to_count(const CaptureSetup& setup) {
   const auto train = [&](bool captured) {
     auto training = std::make_unique<CapturedTraining>(setup);
@@ -250,7 +257,8 @@ inline void expect_to_wait_for_a_graph_of_autograd(const CaptureSetup& setup) {
   EXPECT_TRUE(step.is_captured()) << step.why_not();
 }
 
-// Batches of an even number of rows take another way through the model, whose parameters have no gradients before.
+// Batches of an even number of rows take another way through the model, whose parameters have no
+// gradients before.
 struct TwoHeadsImpl : torch::nn::Module {
   TwoHeadsImpl()
       : trunk(register_module("trunk", torch::nn::Linear(3, 8))),
@@ -267,10 +275,9 @@ struct TwoHeadsImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoHeads);
 
-inline void expect_parameters_that_come_later_to_count(
-    const accelerant::AcceleratorOptions& options) {
+inline void expect_parameters_that_come_later_to_count(const CaptureSetup& setup) {
   const auto train = [&](bool is_captured) {
-    accelerant::Accelerator accelerator(options);
+    accelerant::Accelerator accelerator = accelerator_of(setup);
     torch::manual_seed(2);
     TwoHeads net;
     torch::optim::AdamW adamw(net->parameters(), 0.05);

@@ -68,6 +68,25 @@ struct Flexible : torch::nn::Module {
 
 inline torch::Tensor scalar(double value) { return torch::full({1}, value); }
 
+// One model with one weight, starting at 1, and plain gradient descent, all prepared.
+struct OneWeight {
+  explicit OneWeight(const accelerant::AcceleratorOptions& options, double rate = 1.0)
+      : accelerator(options),
+        sgd(net->parameters(), rate),
+        model(accelerator.prepare(net)),
+        optimizer(accelerator.prepare(sgd)) {}
+
+  void backward(double x) { accelerator.backward(model(scalar(x)).sum()); }
+  float weight() const { return net->w.item<float>(); }
+  float gradient() const { return net->w.grad().item<float>(); }
+
+  accelerant::Accelerator accelerator;
+  Scale net;
+  torch::optim::SGD sgd;
+  accelerant::Model<Scale> model;
+  accelerant::Optimizer optimizer;
+};
+
 // The rows 0, 1, ..., length - 1 as float32 of shape [length, 1].
 inline auto counting_loader(int64_t length, accelerant::data::LoaderOptions options = {}) {
   return accelerant::data::loader(

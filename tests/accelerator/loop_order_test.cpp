@@ -17,26 +17,8 @@ accelerant::AcceleratorOptions growing_scale(int64_t steps = 1) {
   return options;
 }
 
-// One model with one weight, starting at 1, and plain gradient descent with rate 1.
-struct Trained {
-  explicit Trained(const accelerant::AcceleratorOptions& options)
-      : accelerator(options),
-        sgd(net->parameters(), 1.0),
-        model(accelerator.prepare(net)),
-        optimizer(accelerator.prepare(sgd)) {}
-
-  void backward(double x) { accelerator.backward(model(scalar(x)).sum()); }
-  float weight() const { return net->w.item<float>(); }
-
-  Accelerator accelerator;
-  Scale net;
-  torch::optim::SGD sgd;
-  accelerant::Model<Scale> model;
-  accelerant::Optimizer optimizer;
-};
-
 TEST(LoopOrder, SeveralStepsInOneScope) {
-  Trained t(growing_scale());
+  OneWeight t(growing_scale());
   const auto window = t.accelerator.accumulate(t.model);
   for (int i = 0; i < 3; ++i) {
     t.backward(1);
@@ -47,7 +29,7 @@ TEST(LoopOrder, SeveralStepsInOneScope) {
 }
 
 TEST(LoopOrder, AnOverflowBetweenTwoStepsOfOneScope) {
-  Trained t(growing_scale());
+  OneWeight t(growing_scale());
   const auto window = t.accelerator.accumulate(t.model);
   t.backward(kInfinity);
   EXPECT_TRUE(t.optimizer.step().skipped());
@@ -58,7 +40,7 @@ TEST(LoopOrder, AnOverflowBetweenTwoStepsOfOneScope) {
 }
 
 TEST(LoopOrder, GradientsThatWaitFollowTheScale) {
-  Trained a(growing_scale());
+  OneWeight a(growing_scale());
   Scale net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
   auto [model, optimizer] = a.accelerator.prepare(net, sgd);
@@ -71,7 +53,7 @@ TEST(LoopOrder, GradientsThatWaitFollowTheScale) {
 }
 
 TEST(LoopOrder, AHalfOpenWindowFollowsTheScaleOfOthers) {
-  Trained a(growing_scale(2));
+  OneWeight a(growing_scale(2));
   Scale net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
   auto [model, optimizer] = a.accelerator.prepare(net, sgd);
@@ -98,7 +80,7 @@ TEST(LoopOrder, AnExceptionAfterClippingGivesTheWindowUp) {
   for (const auto precision : {Precision::no, Precision::fp16}) {
     auto options = growing_scale(2);
     options.mixed_precision = precision;
-    Trained t(options);
+    OneWeight t(options);
     const auto micro_step = [&](double x, bool fails) {
       const auto window = t.accelerator.accumulate(t.model);
       t.accelerator.backward(t.model(scalar(x)).sum(), x > 1 ? 3 : 1);
@@ -117,7 +99,7 @@ TEST(LoopOrder, AnExceptionAfterClippingGivesTheWindowUp) {
 }
 
 TEST(LoopOrder, EachOptimizerKeepsItsGradientsInASharedWindow) {
-  Trained d(on_cpu(Precision::no, 2));
+  OneWeight d(on_cpu(Precision::no, 2));
   Scale net;
   torch::optim::SGD sgd(net->parameters(), 1.0);
   auto [g, optimizer] = d.accelerator.prepare(net, sgd);
@@ -135,7 +117,7 @@ TEST(LoopOrder, EachOptimizerKeepsItsGradientsInASharedWindow) {
 }
 
 TEST(LoopOrder, GradientsClearedPastThePreparedOptimizer) {
-  Trained t(growing_scale());
+  OneWeight t(growing_scale());
   t.backward(1);
   t.accelerator.clip_grad_norm_(t.model, 1e9);
   t.net->zero_grad();
@@ -146,7 +128,7 @@ TEST(LoopOrder, GradientsClearedPastThePreparedOptimizer) {
 
 TEST(LoopOrder, SkippedBatchesDoNotWeighDownTheirWindow) {
   for (const bool at_the_end : {false, true}) {
-    Trained t(on_cpu(Precision::no, 2));
+    OneWeight t(on_cpu(Precision::no, 2));
     for (const double x : {3.0, -1.0, 3.0, 3.0}) {
       const auto window = t.accelerator.accumulate(t.model);
       const bool bad = at_the_end ? x < 0 : window.micro_step() == 1;
@@ -161,7 +143,7 @@ TEST(LoopOrder, SkippedBatchesDoNotWeighDownTheirWindow) {
 }
 
 TEST(LoopOrder, DroppingGradientsInsideAScopeStartsTheWindowOver) {
-  Trained t(on_cpu(Precision::no, 2));
+  OneWeight t(on_cpu(Precision::no, 2));
   {
     const auto window = t.accelerator.accumulate(t.model);
     t.backward(100);
@@ -191,7 +173,7 @@ TEST(LoopOrder, DroppingGradientsInsideAScopeStartsTheWindowOver) {
 }
 
 TEST(LoopOrder, AnExceptionBetweenStepAndZeroGrad) {
-  Trained t(on_cpu());
+  OneWeight t(on_cpu());
   for (const bool fails : {true, false}) {
     try {
       const auto window = t.accelerator.accumulate(t.model);
@@ -206,7 +188,7 @@ TEST(LoopOrder, AnExceptionBetweenStepAndZeroGrad) {
 }
 
 TEST(LoopOrder, AWindowDoesNotReachWhatComesAfterIt) {
-  Trained t(on_cpu(Precision::no, 2));
+  OneWeight t(on_cpu(Precision::no, 2));
   for (const int64_t items : {1, 3}) {
     const auto window = t.accelerator.accumulate(t.model);
     t.accelerator.backward(t.model(scalar(1)).sum(), items);
@@ -234,26 +216,41 @@ TEST(LoopOrder, AnOptimizerOutlivesItsModelAndItsWindow) {
   for (int i = 0; i < 2; ++i) {
     const auto model = accelerator.prepare(net);
     const auto window = accelerator.accumulate(model);
+    EXPECT_EQ(window.micro_step(), 1);  // the window of the model before is gone with it
     accelerator.backward(model(scalar(1)).sum());
   }
-  SUCCEED();
+  optimizer.zero_grad();  // waits for no window any more
+  const auto model = accelerator.prepare(net);
+  for (const double x : {2.0, 4.0}) {
+    const auto window = accelerator.accumulate(model);
+    accelerator.backward(model(scalar(x)).sum());
+    optimizer.step();
+  }
+  EXPECT_EQ(net->w.item<float>(), 1.0F - 3.0F);
 }
 
 TEST(LoopOrder, ALooseOptimizerDoesNotStandInTheWayOfTwoWindows) {
-  Trained a(on_cpu(Precision::no, 2));
-  Scale other;
-  const auto b = a.accelerator.prepare(other);
+  OneWeight a(on_cpu(Precision::no, 2));
+  Scale net;
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [b, optimizer] = a.accelerator.prepare(net, sgd);
   const auto picture = torch::zeros({1}).requires_grad_();
   torch::optim::SGD over_picture({picture}, 1.0);
   const auto loose = a.accelerator.prepare_optimizer(over_picture, {.loose_parameters = true});
   for (int i = 0; i < 2; ++i) {
     {
       const auto window = a.accelerator.accumulate(a.model);
-      a.backward(1);
+      a.accelerator.backward((a.model(scalar(1)) + 3 * picture).sum());
+      a.optimizer.step();
+      loose.step();
     }
     const auto window = a.accelerator.accumulate(b);
-    a.accelerator.backward(b(scalar(1)).sum());
+    a.accelerator.backward(b(scalar(2)).sum());
+    optimizer.step();
   }
+  EXPECT_EQ(a.weight(), 1.0F - 1.0F);
+  EXPECT_EQ(picture.item<float>(), -3.0F);
+  EXPECT_EQ(net->w.item<float>(), 1.0F - 2.0F);
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 // Options, environment and properties of the Accelerator.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "accelerator/helpers.h"
 #include "support/expect_error.h"
 
@@ -66,11 +70,11 @@ TEST(AcceleratorOptionsTest, TheDeviceFromTheEnvironment) {
 TEST(AcceleratorOptionsTest, BadVariablesAreNamed) {
   const auto error_with = [](const char* name, const char* value) {
     const Variable variable(name, value);
-    return error_of([] { Accelerator(); });
+    const std::string error = error_of([] { Accelerator(); });
+    EXPECT_TRUE(contains(error, name));
+    return error;
   };
-  EXPECT_TRUE(contains(error_with("ACCELERATE_MIXED_PRECISION", "fp8"),
-                       "ACCELERATE_MIXED_PRECISION cannot be used: expected no, fp16 or bf16, got "
-                       "'fp8'"));
+  EXPECT_TRUE(contains(error_with("ACCELERATE_MIXED_PRECISION", "fp8"), "got 'fp8'"));
   EXPECT_TRUE(contains(error_with("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4x"), "'4x'"));
   EXPECT_TRUE(contains(error_with("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "0"), "'0'"));
   EXPECT_TRUE(contains(error_with("ACCELERATE_USE_CPU", "perhaps"), "true or false"));
@@ -84,7 +88,7 @@ TEST(AcceleratorOptionsTest, BadOptionsAreRefused) {
     return error_of([&] { Accelerator{options}; });
   };
   EXPECT_TRUE(contains(refused({.cpu = true, .gradient_accumulation = {.steps = 0}}),
-                       "gradient_accumulation.steps is out of range: expected at least 1, got 0"));
+                       "gradient_accumulation.steps is out of range"));
   EXPECT_TRUE(contains(refused({.cpu = true, .gradient_accumulation = {.steps = -3}}), "got -3"));
   EXPECT_TRUE(contains(refused({.cpu = true, .data_loader = {.workers = -1}}), "workers"));
   EXPECT_TRUE(contains(refused({.cpu = true, .data_loader = {.prefetch = 0}}), "prefetch"));
@@ -157,7 +161,8 @@ TEST(AcceleratorOptionsTest, PrintWritesALine) {
 
 TEST(AcceleratorOptionsTest, OneProcessKeepsAllOfWhatIsSplit) {
   const Accelerator accelerator({.cpu = true});
-  const std::vector<int> values = {1, 2, 3};
+  const std::map<std::string, std::vector<int>> values = {{"a", {1, 2, 3}}};
+  EXPECT_EQ(accelerator.split_between_processes(values.at("a")), values.at("a"));
   EXPECT_EQ(accelerator.split_between_processes(values), values);
 }
 

@@ -8,9 +8,10 @@
 #include <algorithm>
 
 #include "accelerator/helpers.h"
-#include "accelerator/slow_modules.h"
+#include "accelerator/prepared/module_access.h"
 #include "core/cpu_affinity.h"
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 
 namespace accelerator_test {
 namespace {
@@ -75,8 +76,8 @@ TEST_F(Performance, SetsThreads) {
   EXPECT_EQ(at::get_num_threads(), 1);
   accelerator_with({.cpu_threads = 2});
   EXPECT_EQ(at::get_num_threads(), 2);
-  EXPECT_TRUE(contains(error_of([] { accelerator_with({.cpu_threads = 0}); }),
-                       "performance.cpu_threads is out of range"));
+  EXPECT_TRUE(
+      contains(error_of([] { accelerator_with({.cpu_threads = 0}); }), "performance.cpu_threads"));
 }
 
 TEST_F(Performance, KeepsToTheCoresItIsGiven) {
@@ -99,21 +100,21 @@ TEST_F(Performance, OneProcessKeepsAllCoresWithAuto) {
 
 TEST_F(Performance, RefusesCoresItCannotUnderstandOrUse) {
   for (const char* list : {"two", "3-1", "1,", "0--2", "-1", "99999999999", "0-3x"}) {
-    EXPECT_TRUE(contains(error_of([&] { accelerator_with({.cpu_affinity = list}); }),
-                         "A list of cores cannot be understood"))
+    EXPECT_TRUE(
+        contains(error_of([&] { accelerator_with({.cpu_affinity = list}); }), "A list of cores"))
         << list;
   }
   EXPECT_TRUE(contains(error_of([] { accelerator_with({.cpu_affinity = "1023"}); }),
                        "cannot run on the cores"));
   const Variable affinity("ACCELERATE_CPU_AFFINITY", "perhaps");
-  EXPECT_TRUE(contains(error_of([] { Accelerator accelerator(on_cpu()); }),
-                       "ACCELERATE_CPU_AFFINITY cannot be used"));
+  EXPECT_TRUE(
+      contains(error_of([] { Accelerator accelerator(on_cpu()); }), "ACCELERATE_CPU_AFFINITY"));
 }
 
 TEST_F(Performance, RefusesSettingsThatTheAllocatorDoesNotKnow) {
   EXPECT_TRUE(
       contains(error_of([] { accelerator_with({.gpu_allocator = "max_split_size_mb:many"}); }),
-               "performance.gpu_allocator cannot be used"));
+               "performance.gpu_allocator"));
   accelerator_with({.gpu_allocator = "garbage_collection_threshold:0.8"});
 }
 
@@ -189,14 +190,11 @@ TEST(SlowModules, DoNotIncludeTheirDropIns) {
 TEST(SlowModules, AreToldOnceForAModelOnAGpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   torch::nn::Sequential net(torch::nn::Linear(2, 2));
-  std::vector<std::string> messages;
-  const auto before = accelerant::set_log_handler(
-      [&](accelerant::LogLevel, std::string_view text) { messages.emplace_back(text); });
+  const GatheredLog log;
   Accelerator accelerator;
   auto model = accelerator.prepare(net);
   auto again = accelerator.prepare(net);
-  accelerant::set_log_handler(before);
-  EXPECT_EQ(std::count_if(messages.begin(), messages.end(),
+  EXPECT_EQ(std::count_if(log.messages().begin(), log.messages().end(),
                           [](const auto& text) { return text.find("nn::Linear") != text.npos; }),
             1);
 }

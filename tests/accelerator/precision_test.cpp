@@ -228,10 +228,57 @@ TEST_P(AcceleratorPrecision, AModelMovedAfterwardsIsAnErrorNotFloat32) {
   EXPECT_TRUE(contains(error_of([&] {
                          model(torch::ones({1, 4}));
                        }),
-                       "The model is not where mixed precision is"));
+                       "not where mixed precision is"));
 }
 
 ON_EVERY_DEVICE(AcceleratorPrecision);
+
+TEST(PrecisionOnTheCpu, Float16ParametersAreAnErrorAndBfloat16NeverScales) {
+  Scale net;
+  net->to(torch::kFloat16);
+  Accelerator fp16(on_cpu(Precision::fp16));
+  EXPECT_TRUE(contains(error_of([&] { fp16.prepare(net); }), "got w;"));
+  Accelerator bf16(on_cpu(Precision::bf16));
+  const auto model = bf16.prepare(net);
+  bf16.backward(model(scalar(3)).mean());
+  EXPECT_EQ(net->w.grad().item<float>(), 3.0F);
+}
+
+TEST(PrecisionOnTheCpu, CopiesOfWeightsDoNotOutliveAStep) {
+  torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  Accelerator accelerator(on_cpu(Precision::bf16));
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto scope = accelerator.autocast();  // around several iterations
+  const auto x = torch::ones({1, 1});
+  const float before = model(x).item<float>();
+  accelerator.backward(model(x).sum());
+  optimizer.step();
+  EXPECT_NEAR(model(x).item<float>(), before - 1.0F, 2e-2F);
+}
+
+TEST(PrecisionOnTheCpu, AForwardWithoutGradientsDoesNotSpoilTheNextOne) {
+  torch::nn::Linear net(2, 1);
+  Accelerator accelerator(on_cpu(Precision::bf16));
+  const auto model = accelerator.prepare(net);
+  const auto scope = accelerator.autocast();
+  {
+    const torch::NoGradGuard no_grad;
+    model(torch::ones({1, 2}));
+  }
+  accelerator.backward(model(torch::ones({1, 2})).sum());
+  EXPECT_TRUE(net->weight.grad().defined());
+}
+
+TEST(PrecisionOnTheCpu, Fp16ReallyIsFp16) {
+  torch::nn::Linear net(2, 1);
+  Accelerator accelerator(on_cpu(Precision::fp16));
+  const auto model = accelerator.prepare(net);
+  EXPECT_TRUE(accelerator.scaler().is_enabled());
+  const auto x = torch::full({1, 2}, 1.0F / 3);
+  EXPECT_FALSE(model(x).equal(net(x)));
+  EXPECT_TRUE(torch::allclose(model(x), net(x), 1e-2, 1e-2));
+}
 
 }  // namespace
 }  // namespace accelerator_test

@@ -7,6 +7,7 @@
 
 #include "accelerator/helpers.h"
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 #include "support/ranks.h"
 #include "support/temp_folder.h"
 
@@ -57,8 +58,8 @@ std::string thread_of(const json& trace, const json& span) {
 }
 
 // A small training; every call is an epoch of `batches` batches.
-struct Training {
-  explicit Training(accelerant::AcceleratorOptions options = on_cpu(), int64_t batches = 6)
+struct ProfiledTraining {
+  explicit ProfiledTraining(accelerant::AcceleratorOptions options = on_cpu(), int64_t batches = 6)
       : accelerator(options) {
     std::tie(model, optimizer, loader, scheduler) =
         accelerator.prepare(net, sgd, counting_loader(batches, {.batch_size = 1}), schedule);
@@ -97,7 +98,7 @@ ProfileOptions into(const TempFolder& folder) {
 
 TEST(Profile, RecordsThePhasesOfATraining) {
   const TempFolder folder;
-  Training training(on_cpu(accelerant::Precision::no, 2));
+  ProfiledTraining training(on_cpu(accelerant::Precision::no, 2));
   PhaseTimes times;
   {
     auto profile = training.accelerator.profile(into(folder));
@@ -147,7 +148,7 @@ TEST(Profile, RecordsThePhasesOfATraining) {
 }
 
 TEST(Profile, WithoutAScopeNothingIsRecorded) {
-  Training training;
+  ProfiledTraining training;
   training.epoch();
   { auto profile = training.accelerator.profile({.summary = nullptr}); }
   training.epoch();
@@ -156,7 +157,7 @@ TEST(Profile, WithoutAScopeNothingIsRecorded) {
 
 TEST(Profile, TheWriterOfCheckpointsHasATrackOfItsOwn) {
   const TempFolder folder;
-  Training training;
+  ProfiledTraining training;
   {
     auto profile = training.accelerator.profile(into(folder));
     training.accelerator.save_state(folder.path("checkpoint"), {.async = true});
@@ -170,7 +171,7 @@ TEST(Profile, TheWriterOfCheckpointsHasATrackOfItsOwn) {
 
 TEST(Profile, AnExceptionLeavesAWholeFile) {
   const TempFolder folder;
-  Training training;
+  ProfiledTraining training;
   try {
     auto profile = training.accelerator.profile(into(folder));
     int steps = 0;
@@ -204,7 +205,7 @@ TEST(Profile, FollowsASchedule) {
   };
   for (const Case& each : cases) {
     const TempFolder folder;
-    Training training(on_cpu(), 20);
+    ProfiledTraining training(on_cpu(), 20);
     int64_t ready = 0;
     auto options = into(folder);
     options.schedule_option = each.schedule;
@@ -236,7 +237,7 @@ TEST(Profile, TellsTheScheduleApart) {
 }
 
 TEST(Profile, SumsUpAllRecordings) {
-  Training training(on_cpu(), 12);
+  ProfiledTraining training(on_cpu(), 12);
   auto profile = training.accelerator.profile(
       {.schedule_option = ProfileSchedule{.wait = 2, .active = 2}, .summary = nullptr});
   training.epoch([&] { profile.step(); });
@@ -252,7 +253,7 @@ TEST(Profile, SaysWhereTheTimeWent) {
   const TempFolder folder;
   std::FILE* file = std::fopen(folder.path("line").c_str(), "w+");
   ASSERT_NE(file, nullptr);
-  Training training;
+  ProfiledTraining training;
   auto profile = training.accelerator.profile({.summary = file});
   training.epoch();
   profile.finish();
@@ -267,7 +268,7 @@ TEST(Profile, HasTheOptionsOfTheAccelerator) {
   const TempFolder folder;
   auto options = on_cpu();
   options.profile = into(folder);
-  Training training(options);
+  ProfiledTraining training(options);
   {
     auto profile = training.accelerator.profile();
     training.epoch();
@@ -277,7 +278,7 @@ TEST(Profile, HasTheOptionsOfTheAccelerator) {
 
 TEST(Profile, RecordsKernelsWithTorchsProfiler) {
   const TempFolder folder;
-  Training training;
+  ProfiledTraining training;
   for (int time = 0; time < 2; ++time) {
     auto options = into(folder);
     options.with_kernels = options.record_shapes = true;
@@ -300,7 +301,7 @@ TEST(Profile, RecordsKernelsWithTorchsProfiler) {
 }
 
 TEST(Profile, RefusesWhatCannotBe) {
-  Training training;
+  ProfiledTraining training;
   Accelerator& accelerator = training.accelerator;
   for (const ProfileSchedule& wrong :
        {ProfileSchedule{.skip_first = -1}, ProfileSchedule{.wait = -1},
@@ -308,7 +309,7 @@ TEST(Profile, RefusesWhatCannotBe) {
         ProfileSchedule{.repeat = -1}}) {
     EXPECT_TRUE(
         contains(whole_error_of([&] { auto p = accelerator.profile({.schedule_option = wrong}); }),
-                 "The schedule of a profile is out of range"));
+                 "The schedule of a profile"));
   }
   EXPECT_TRUE(
       contains(whole_error_of([&] { auto p = accelerator.profile({.with_kernels = true}); }),
@@ -317,8 +318,8 @@ TEST(Profile, RefusesWhatCannotBe) {
     auto p = accelerator.profile({.output_trace_dir = "/proc/not possible", .summary = nullptr});
   });
   auto first = accelerator.profile({.summary = nullptr});
-  EXPECT_TRUE(contains(whole_error_of([&] { auto second = accelerator.profile(); }),
-                       "A profile is being made already"));
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { auto second = accelerator.profile(); }), "being made already"));
   first.finish();
   auto third = accelerator.profile({.summary = nullptr});
   auto moved = std::move(third);
@@ -326,22 +327,19 @@ TEST(Profile, RefusesWhatCannotBe) {
 }
 
 TEST(Profile, WarnsWhenThereIsNoRoom) {
-  std::string warning;
-  const auto before = accelerant::set_log_handler(
-      [&](accelerant::LogLevel, std::string_view text) { warning = text; });
-  Training training;
+  const GatheredLog log;
+  ProfiledTraining training;
   {
     auto profile = training.accelerator.profile({.max_events = 10, .summary = nullptr});
     training.epoch();
     EXPECT_EQ(profile.phase_times().count(Phase::forward), 6);
   }
-  accelerant::set_log_handler(before);
-  EXPECT_TRUE(contains(warning, "the profile was full"));
+  EXPECT_TRUE(contains(log.text(), "the profile was full"));
 }
 
 TEST(Profile, DoesNotChangeATraining) {
   const TempFolder folder;
-  Training plain, profiled;
+  ProfiledTraining plain, profiled;
   plain.epoch();
   {
     auto options = into(folder);
@@ -357,7 +355,7 @@ RANK_TEST(ProfileRanks, EachWritesItsFile, 2) {
   const std::string folder =
       testing::TempDir() + "accelerant-profile-" + std::getenv("MASTER_PORT");
   {
-    Training training(on_cpu(), 8);
+    ProfiledTraining training(on_cpu(), 8);
     auto profile = training.accelerator.profile({.output_trace_dir = folder, .summary = nullptr});
     training.epoch();
     training.accelerator.gather(scalar(rank()));

@@ -159,7 +159,7 @@ TEST(Resume, AfterARestartItIsTheDefault) {
   EXPECT_EQ(Accelerator(options).options().project.save_on_preemption, false);
   EXPECT_EQ(Accelerator({.cpu = true}).options().project.resume, "no");
   expect_error([] { Accelerator({.cpu = true, .project = {.resume = "restart"}}); },
-               {"project.resume = \"restart\" needs a project"});
+               {"\"restart\" needs a project"});
 }
 
 // The launcher says who it is: a restart goes on from what it has saved itself. What has no name, as torchrun by

@@ -7,6 +7,8 @@
 
 #include "accelerator/capture/graph_backend.h"
 #include "accelerator/capture/host_state.h"
+#include "accelerator/captured_training.h"
+#include "accelerator/core.h"
 
 namespace accelerator_test {
 
@@ -34,11 +36,12 @@ class RunAnew final : public accelerant::detail::StepGraph {
 
 class RunAnewBackend final : public accelerant::detail::GraphBackend {
  public:
+  explicit RunAnewBackend(accelerant::detail::Core& core) : core_(core) {}
+
   bool needs_steps_on_device() const override { return false; }
   void run_beside(const std::function<void()>& work) override { work(); }
-  std::unique_ptr<accelerant::detail::StepGraph> capture(accelerant::detail::Core& core,
-                                                         std::function<void()> work) override {
-    auto graph = std::make_unique<RunAnew>(core, work);
+  std::unique_ptr<accelerant::detail::StepGraph> capture(std::function<void()> work) override {
+    auto graph = std::make_unique<RunAnew>(core_, work);
     is_capturing = true;
     try {
       work();
@@ -52,13 +55,22 @@ class RunAnewBackend final : public accelerant::detail::GraphBackend {
 
   // While a step runs for the first time as a graph.
   static inline bool is_capturing = false;
+
+ private:
+  accelerant::detail::Core& core_;
 };
 
-// Graphs of that kind in place of CUDA's, while it lives.
-class RunAnewInsteadOfCuda {
- private:
-  accelerant::detail::GraphBackendOverride override_{
-      [] { return std::make_unique<RunAnewBackend>(); }};
-};
+// Steps that the Accelerator captures from now on get graphs of that kind in place of CUDA's.
+inline void run_steps_anew(accelerant::Accelerator& accelerator) {
+  using namespace accelerant::detail;
+  core_of(accelerator).capture.make_backend = [](Core& core) {
+    return BackendChoice{.backend = std::make_unique<RunAnewBackend>(core)};
+  };
+}
+
+// A training with them.
+inline CaptureSetup run_anew(const accelerant::AcceleratorOptions& options = on_cpu()) {
+  return {.options = options, .prepare_graphs = run_steps_anew};
+}
 
 }  // namespace accelerator_test

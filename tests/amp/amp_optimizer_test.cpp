@@ -1,4 +1,4 @@
-// Rows 64 to 71 of the GradScaler checklist: optimizers that take scale and flag on the device.
+// GradScaler: optimizers that take scale and flag on the device.
 #include <accelerant/amp/autocast.h>
 #include <accelerant/amp/grad_scaler.h>
 
@@ -14,7 +14,7 @@ using accelerant::GradScaler;
 class AmpOptimizerContract : public OnDevice {};
 ON_EVERY_DEVICE(AmpOptimizerContract);
 
-TEST_P(AmpOptimizerContract, Row64_StepUnscalesByItself) {
+TEST_P(AmpOptimizerContract, StepUnscalesByItself) {
   at::Tensor parameter = parameter_with_grad(full({3}, 4.0));
   FusedAdam optimizer({parameter});
   GradScaler scaler = started_scaler(device(), 4.0);
@@ -24,7 +24,7 @@ TEST_P(AmpOptimizerContract, Row64_StepUnscalesByItself) {
   EXPECT_FALSE(optimizer.extra_grad_scale.defined());
 }
 
-TEST_P(AmpOptimizerContract, Row65_OverflowChangesNothing) {
+TEST_P(AmpOptimizerContract, OverflowChangesNothing) {
   at::Tensor parameter = parameter_with_grad(full({3}, 4.0));
   parameter.mutable_grad()[2] = kInf;
   FusedAdam optimizer({parameter});
@@ -37,7 +37,7 @@ TEST_P(AmpOptimizerContract, Row65_OverflowChangesNothing) {
   EXPECT_EQ(scaler.get_scale(), 2.0);
 }
 
-TEST_P(AmpOptimizerContract, Row66_PresetGradScale) {
+TEST_P(AmpOptimizerContract, PresetGradScaleIsGoodForOneStep) {
   for (const bool unscale_first : {false, true}) {
     at::Tensor parameter = parameter_with_grad(full({3}, 15.0));
     FusedAdam optimizer({parameter});
@@ -50,7 +50,7 @@ TEST_P(AmpOptimizerContract, Row66_PresetGradScale) {
   }
 }
 
-TEST_P(AmpOptimizerContract, Row67_WhatTheOptimizerIsHanded) {
+TEST_P(AmpOptimizerContract, TheOptimizerIsHandedScaleAndFlag) {
   for (const bool overflow : {false, true}) {
     at::Tensor parameter = parameter_with_grad(full({3}, overflow ? kNan : 4.0));
     FusedAdam optimizer({parameter});
@@ -98,7 +98,7 @@ std::vector<at::Tensor> train(at::Device device, bool fused, bool unscale_first,
   return model->parameters();
 }
 
-TEST_P(AmpOptimizerContract, Row68_AgreesWithThePlainOptimizer) {
+TEST_P(AmpOptimizerContract, AgreesWithThePlainOptimizer) {
   for (const bool amsgrad : {false, true}) {
     const auto expected = train(device(), /*fused=*/false, /*unscale_first=*/false, amsgrad);
     for (const bool unscale_first : {false, true}) {
@@ -112,7 +112,7 @@ TEST_P(AmpOptimizerContract, Row68_AgreesWithThePlainOptimizer) {
 
 // The fused operators of ATen skip only on exactly 1; two overflows summed would slip through. An
 // optimizer never sees anything but 0 and 1 from us.
-TEST_P(AmpOptimizerContract, Row69_TheFlagIsZeroOrOne) {
+TEST_P(AmpOptimizerContract, TheFlagIsZeroOrOne) {
   const auto moved_by_aten = [&](double flag) {
     at::Tensor parameter = full({1}, 0.0);
     at::_fused_adam_({parameter}, {full({1}, 1.0)}, {full({1}, 0)}, {full({1}, 0)}, {},
@@ -122,7 +122,7 @@ TEST_P(AmpOptimizerContract, Row69_TheFlagIsZeroOrOne) {
   };
   EXPECT_TRUE(moved_by_aten(0.0));
   EXPECT_FALSE(moved_by_aten(1.0));
-  EXPECT_TRUE(moved_by_aten(2.0));  // PyTorch's trap, shown here so that it is not forgotten
+  EXPECT_TRUE(moved_by_aten(2.0));  // in PyTorch two flags of 1, summed, do not skip
 
   GradScaler scaler = started_scaler(device(), 2.0);
   scaler.set_found_inf_reduction([](at::Tensor& found_inf) { found_inf.fill_(2.0); });
@@ -134,7 +134,7 @@ TEST_P(AmpOptimizerContract, Row69_TheFlagIsZeroOrOne) {
 }
 
 // ATen's fused operators want one type for all; an optimizer of the tests' kind passes that on.
-TEST_P(AmpOptimizerContract, Row70_ErrorsOfTheOptimizerReachTheCaller) {
+TEST_P(AmpOptimizerContract, ErrorsOfTheOptimizerReachTheCaller) {
   struct Failing : torch::optim::SGD, accelerant::AmpOptimizer {
     using SGD::SGD;
     using SGD::step;
@@ -153,7 +153,7 @@ TEST_P(AmpOptimizerContract, Row70_ErrorsOfTheOptimizerReachTheCaller) {
   EXPECT_EQ(growth_tracker(scaler), 1);
 }
 
-TEST_P(AmpOptimizerContract, Row71_GradientsSpoiledAfterUnscaleAreCaught) {
+TEST_P(AmpOptimizerContract, GradientsSpoiledAfterUnscaleAreCaught) {
   for (const bool fused : {false, true}) {
     at::Tensor parameter = parameter_with_grad(full({3}, 4.0));
     FusedAdam fused_adam({parameter});
@@ -170,7 +170,7 @@ TEST_P(AmpOptimizerContract, Row71_GradientsSpoiledAfterUnscaleAreCaught) {
   }
 }
 
-TEST_P(AmpOptimizerContract, Row71_ReplacedAndAddedGradientsAreCaught) {
+TEST_P(AmpOptimizerContract, ReplacedAndAddedGradientsAreCaught) {
   at::Tensor parameter = parameter_with_grad(full({3}, 4.0));
   at::Tensor late = torch::zeros({2}, options()).requires_grad_();
   torch::optim::SGD optimizer({parameter, late}, 1.0);

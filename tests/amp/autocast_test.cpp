@@ -2,7 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <accelerant/amp/autocast.h>
-#include <accelerant/tensor/detail/nesting.h>
+#include <accelerant/tensor/nested.h>
 
 #include <thread>
 

@@ -1,5 +1,8 @@
-// Rows 18 to 27 of the GradScaler checklist: calls in the wrong order.
+// GradScaler: calls in the wrong order.
 #include <accelerant/amp/grad_scaler.h>
+
+#include <functional>
+#include <string>
 
 #include "support/expect_error.h"
 #include "support/fused_adam.h"
@@ -24,17 +27,15 @@ class CallOrder : public OnDevice {
 };
 ON_EVERY_DEVICE(CallOrder);
 
-TEST_P(CallOrder, Row18_NothingWorksBeforeScale) {
+TEST_P(CallOrder, NothingWorksBeforeScale) {
   GradScaler scaler({.device = GetParam()});
-  const auto text = [](const std::string& function) {
-    return "Attempted " + function +
-           " but _scale is None.  This may indicate your script did not use scaler.scale(loss or "
-           "outputs) earlier in the iteration.";
+  const auto refuses = [](const std::string& function, const std::function<void()>& call) {
+    EXPECT_TRUE(contains(error_of(call), "Attempted " + function + " but _scale is None."));
   };
-  EXPECT_EQ(error_of([&] { scaler.unscale_(*optimizer); }), text("unscale_"));
-  EXPECT_EQ(error_of([&] { scaler.step(*optimizer); }), text("step"));
-  EXPECT_EQ(error_of([&] { scaler.update(); }), text("update"));
-  EXPECT_EQ(error_of([&] { scaler.update(2.0); }), text("update"));
+  refuses("unscale_", [&] { scaler.unscale_(*optimizer); });
+  refuses("step", [&] { scaler.step(*optimizer); });
+  refuses("update", [&] { scaler.update(); });
+  refuses("update", [&] { scaler.update(2.0); });
 }
 
 TEST_P(CallOrder, ErrorsSayWhatToDo) {
@@ -47,28 +48,28 @@ TEST_P(CallOrder, ErrorsSayWhatToDo) {
   EXPECT_TRUE(contains(whole_error_of([&] { scaler.step(*optimizer); }), "run backward before"));
 }
 
-TEST_P(CallOrder, Row19_UnscaleTwice) {
+TEST_P(CallOrder, UnscalingTwiceWithoutUpdateIsAnError) {
   GradScaler scaler = started_scaler(device());
   scaler.unscale_(*optimizer);
   EXPECT_EQ(error_of([&] { scaler.unscale_(*optimizer); }),
             "unscale_() has already been called on this optimizer since the last update().");
 }
 
-TEST_P(CallOrder, Row20_UnscaleAfterStep) {
+TEST_P(CallOrder, UnscalingAfterStepIsAnError) {
   GradScaler scaler = started_scaler(device());
   scaler.step(*optimizer);
   EXPECT_EQ(error_of([&] { scaler.unscale_(*optimizer); }),
             "unscale_() is being called after step().");
 }
 
-TEST_P(CallOrder, Row21_StepTwice) {
+TEST_P(CallOrder, StepTwiceWithoutUpdateIsAnError) {
   GradScaler scaler = started_scaler(device());
   scaler.step(*optimizer);
   EXPECT_EQ(error_of([&] { scaler.step(*optimizer); }),
             "step() has already been called since the last update().");
 }
 
-TEST_P(CallOrder, Row22_UpdateStartsAfresh) {
+TEST_P(CallOrder, UpdateAllowsUnscalingAgain) {
   GradScaler scaler = started_scaler(device());
   scaler.unscale_(*optimizer);
   scaler.step(*optimizer);
@@ -76,12 +77,12 @@ TEST_P(CallOrder, Row22_UpdateStartsAfresh) {
   EXPECT_NO_THROW(scaler.unscale_(*optimizer));
 }
 
-TEST_P(CallOrder, Row23_UpdateWithoutChecks) {
+TEST_P(CallOrder, UpdateWithoutChecksIsAnError) {
   GradScaler scaler = started_scaler(device());
   EXPECT_EQ(error_of([&] { scaler.update(); }), "No inf checks were recorded prior to update.");
 }
 
-TEST_P(CallOrder, Row24_UpdateWithoutStepCountsAsClean) {
+TEST_P(CallOrder, UpdateWithoutStepCountsAsClean) {
   GradScaler scaler = started_scaler(device(), 4.0);
   scaler.unscale_(*optimizer);
   scaler.update();
@@ -89,7 +90,7 @@ TEST_P(CallOrder, Row24_UpdateWithoutStepCountsAsClean) {
   EXPECT_EQ(scaler.get_scale(), 4.0);
 }
 
-TEST_P(CallOrder, Row25_NoGradients) {
+TEST_P(CallOrder, StepWithoutGradientsIsAnError) {
   GradScaler scaler = started_scaler(device());
   parameter.mutable_grad().reset();
   EXPECT_EQ(error_of([&] { scaler.step(*optimizer); }),
@@ -99,7 +100,7 @@ TEST_P(CallOrder, Row25_NoGradients) {
   EXPECT_TRUE(scaler.found_inf(*optimizer).empty());
 }
 
-TEST_P(CallOrder, Row26_NoGradientsWithAnAmpOptimizer) {
+TEST_P(CallOrder, StepOfAnAmpOptimizerWithoutGradientsIsAnError) {
   GradScaler scaler = started_scaler(device());
   parameter.mutable_grad().reset();
   FusedAdam fused({parameter});
@@ -107,7 +108,7 @@ TEST_P(CallOrder, Row26_NoGradientsWithAnAmpOptimizer) {
             "No inf checks were recorded for this optimizer.");
 }
 
-TEST_P(CallOrder, Row27_ClosuresAreRefused) {
+TEST_P(CallOrder, ClosuresAreRefused) {
   GradScaler scaler = started_scaler(device());
   bool called = false;
   EXPECT_EQ(error_of([&] {

@@ -1,8 +1,10 @@
-// Rows 1 to 9 of the GradScaler checklist: construction and disabled mode.
+// GradScaler: construction and disabled mode.
+#include <nlohmann/json.hpp>
+
 #include <accelerant/amp/grad_scaler.h>
-#include <accelerant/core/log.h>
 
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 #include "support/on_device.h"
 #include "support/scaler_helpers.h"
 
@@ -21,7 +23,7 @@ class Construction : public OnDevice {
 };
 ON_EVERY_DEVICE(Construction);
 
-TEST_P(Construction, Row01_Defaults) {
+TEST_P(Construction, DefaultsAreThoseOfPyTorch) {
   const GradScaler scaler = make();
   EXPECT_TRUE(scaler.is_enabled());
   EXPECT_EQ(scaler.get_scale(), 65536.0);
@@ -31,25 +33,25 @@ TEST_P(Construction, Row01_Defaults) {
   EXPECT_EQ(growth_tracker(scaler), 0);
 }
 
-TEST_P(Construction, Row02_GrowthFactorMustExceedOne) {
+TEST_P(Construction, GrowthFactorMustExceedOne) {
   EXPECT_EQ(error_of([&] { make({.growth_factor = 1.0}); }), "The growth factor must be > 1.0.");
   EXPECT_EQ(error_of([&] { make({.growth_factor = kNan}); }), "The growth factor must be > 1.0.");
 }
 
-TEST_P(Construction, Row03_BackoffFactorMustBeBelowOne) {
+TEST_P(Construction, BackoffFactorMustBeBelowOne) {
   EXPECT_EQ(error_of([&] { make({.backoff_factor = 1.0}); }), "The backoff factor must be < 1.0.");
 }
 
-TEST_P(Construction, Row04_BackoffFactorMustBePositive) {
+TEST_P(Construction, BackoffFactorMustBePositive) {
   EXPECT_TRUE(contains(error_of([&] { make({.backoff_factor = 0.0}); }), "must be > 0.0"));
   EXPECT_TRUE(contains(error_of([&] { make({.backoff_factor = -1.0}); }), "must be > 0.0"));
 }
 
-TEST_P(Construction, Row05_GrowthIntervalMustBeAtLeastOne) {
+TEST_P(Construction, GrowthIntervalMustBeAtLeastOne) {
   EXPECT_TRUE(contains(error_of([&] { make({.growth_interval = 0}); }), "growth interval"));
 }
 
-TEST_P(Construction, Row06_SettersValidate) {
+TEST_P(Construction, SettersValidate) {
   GradScaler scaler = make();
   EXPECT_EQ(error_of([&] { scaler.set_growth_factor(0.5); }), "The growth factor must be > 1.0.");
   EXPECT_EQ(error_of([&] { scaler.set_backoff_factor(2.0); }), "The backoff factor must be < 1.0.");
@@ -85,28 +87,25 @@ void expect_disabled_behaviour(GradScaler& scaler, at::Device device) {
   EXPECT_EQ(scaler.get_scale(), 1.0);
 }
 
-TEST_P(Construction, Row07_DisabledDoesNothing) {
+TEST_P(Construction, DisabledDoesNothing) {
   GradScaler scaler = make_disabled();
   expect_disabled_behaviour(scaler, device());
   // PyTorch raises AttributeError here; the configured values are of more use.
   EXPECT_EQ(scaler.get_growth_factor(), 2.0);
 }
 
-TEST_P(Construction, Row08_DisabledLoadsAnything) {
+TEST_P(Construction, DisabledLoadsAnything) {
   GradScaler scaler = make_disabled();
   scaler.load_state_dict(nlohmann::json::object());
   EXPECT_EQ(scaler.get_scale(), 1.0);
 }
 
-TEST(ConstructionWithoutCuda, Row09_DisablesItselfWithOneWarning) {
+TEST(ConstructionWithoutCuda, DisablesItselfWithOneWarning) {
   if (torch::cuda::is_available()) GTEST_SKIP() << "CUDA is there";
-  std::vector<std::string> warnings;
-  const auto before = accelerant::set_log_handler(
-      [&](accelerant::LogLevel, std::string_view message) { warnings.emplace_back(message); });
+  const GatheredLog log;
   GradScaler scaler;
-  accelerant::set_log_handler(before);
-  EXPECT_EQ(warnings, std::vector<std::string>{
-                          "GradScaler is enabled, but CUDA is not available. Disabling."});
+  EXPECT_EQ(log.messages(), std::vector<std::string>{
+                                "GradScaler is enabled, but CUDA is not available. Disabling."});
   expect_disabled_behaviour(scaler, at::kCPU);
 }
 

@@ -1,7 +1,7 @@
-// Rows 87 to 95 of the GradScaler checklist: lifetimes, threads, streams, sizes.
+// GradScaler: lifetimes, threads, streams, sizes.
 #include <accelerant/amp/grad_scaler.h>
-#include <amp/unscale.h>
 #include <accelerant/optim/clip_grad.h>
+#include <amp/unscale.h>
 
 #include <thread>
 
@@ -22,7 +22,7 @@ using accelerant::GradScaler;
 class Robustness : public OnDevice {};
 ON_EVERY_DEVICE(Robustness);
 
-TEST_P(Robustness, Row87_OptimizerGoneBeforeUpdate) {
+TEST_P(Robustness, OptimizersMayBeGoneBeforeUpdate) {
   GradScaler scaler = started_scaler(device(), 4.0);
   {
     torch::optim::SGD optimizer({parameter_with_grad(full({2}, kInf))}, 1.0);
@@ -33,7 +33,7 @@ TEST_P(Robustness, Row87_OptimizerGoneBeforeUpdate) {
   EXPECT_EQ(scaler.get_scale(), 2.0);
 }
 
-TEST_P(Robustness, Row88_ThreadsWithTheirOwnScalers) {
+TEST_P(Robustness, ThreadsWithTheirOwnScalersDoNotMeet) {
   const auto train = [this](bool overflow, double* final_scale) {
     GradScaler scaler = started_scaler(device(), 1024.0);
     for (int i = 0; i < 20; ++i) {
@@ -54,7 +54,7 @@ TEST_P(Robustness, Row88_ThreadsWithTheirOwnScalers) {
   EXPECT_EQ(backed_off, 1.0);
 }
 
-TEST_P(Robustness, Row89_OneFlagHoweverTheDeviceIsNamed) {
+TEST_P(Robustness, OneFlagHoweverTheDeviceIsNamed) {
   at::Tensor first = parameter_with_grad(torch::ones({2}, at::Device(GetParam())));  // no index
   at::Tensor second = parameter_with_grad(torch::ones({2}, device()));
   torch::optim::SGD optimizer({first, second}, 1.0);
@@ -64,7 +64,7 @@ TEST_P(Robustness, Row89_OneFlagHoweverTheDeviceIsNamed) {
 }
 
 #if defined(ACCELERANT_WITH_CUDA)
-TEST(RobustnessOnCuda, Row90_WorkGoesToTheCurrentStream) {
+TEST(RobustnessOnCuda, WorkGoesToTheCurrentStream) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   const auto stream = c10::cuda::getStreamFromPool();
   at::Tensor parameter;
@@ -88,7 +88,7 @@ TEST(RobustnessOnCuda, Row90_WorkGoesToTheCurrentStream) {
   EXPECT_EQ(growth_tracker(*scaler), 50);
 }
 
-TEST(RobustnessOnCuda, Row94_NothingWaitsUnlessAsked) {
+TEST(RobustnessOnCuda, NothingWaitsUnlessAsked) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   at::Tensor parameter = parameter_with_grad(torch::full({1000}, 4.0, at::kCUDA));
   FusedAdam optimizer({parameter});
@@ -122,11 +122,11 @@ TEST(RobustnessOnCuda, Row94_NothingWaitsUnlessAsked) {
   EXPECT_EQ(scaler.status().last_skip, 5);
 }
 #else
-TEST(RobustnessOnCuda, Row90_WorkGoesToTheCurrentStream) { GTEST_SKIP() << "built without CUDA"; }
-TEST(RobustnessOnCuda, Row94_NothingWaitsUnlessAsked) { GTEST_SKIP() << "built without CUDA"; }
+TEST(RobustnessOnCuda, WorkGoesToTheCurrentStream) { GTEST_SKIP() << "built without CUDA"; }
+TEST(RobustnessOnCuda, NothingWaitsUnlessAsked) { GTEST_SKIP() << "built without CUDA"; }
 #endif
 
-TEST_P(Robustness, Row91_GradientsAllocatedAfreshEachIteration) {
+TEST_P(Robustness, GradientsMayBeAllocatedAfreshEachIteration) {
   at::Tensor parameter = torch::zeros({64}, options()).requires_grad_();
   torch::optim::SGD optimizer({parameter}, 1.0);
   GradScaler scaler = started_scaler(device(), 4.0);
@@ -139,7 +139,7 @@ TEST_P(Robustness, Row91_GradientsAllocatedAfreshEachIteration) {
   EXPECT_TRUE(all_equal(parameter, -5.0));
 }
 
-TEST_P(Robustness, Row92_OddSizesAndUnalignedOffsets) {
+TEST_P(Robustness, UnscalesOddSizesAtUnalignedOffsets) {
   for (const auto type : {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble}) {
     for (int64_t size = 1; size <= 17; ++size) {
       for (int64_t offset = 0; offset < 4; ++offset) {
@@ -158,7 +158,7 @@ TEST_P(Robustness, Row92_OddSizesAndUnalignedOffsets) {
   }
 }
 
-TEST_P(Robustness, Row92_TenThousandTinyTensors) {
+TEST_P(Robustness, ChecksTenThousandTinyTensors) {
   std::vector<at::Tensor> parameters;
   for (int i = 0; i < 10000; ++i) parameters.push_back(parameter_with_grad(full({i % 5 + 1}, 4.0)));
   torch::optim::SGD optimizer(parameters, 1.0);
@@ -174,7 +174,7 @@ TEST_P(Robustness, Row92_TenThousandTinyTensors) {
   EXPECT_EQ(report.parameters[0].name, "group 0 parameter 9999");
 }
 
-TEST_P(Robustness, Row92_MoreThanTwoToThe31Elements) {
+TEST_P(Robustness, UnscalesMoreThanTwoToThe31Elements) {
   if (!on_cuda()) GTEST_SKIP() << "takes 2 GiB of fast memory; run on the GPU";
   const int64_t size = (int64_t{1} << 31) + 5;
   const at::Tensor gradient = full({size}, 4.0, at::kHalf);
@@ -186,7 +186,7 @@ TEST_P(Robustness, Row92_MoreThanTwoToThe31Elements) {
   EXPECT_EQ(gradient[0].item<double>(), 1.0);
 }
 
-TEST_P(Robustness, Row93_RunsAreBitIdentical) {
+TEST_P(Robustness, RunsAreBitIdentical) {
   const auto run = [&] {
     torch::manual_seed(9);
     std::vector<at::Tensor> parameters;
@@ -205,7 +205,7 @@ TEST_P(Robustness, Row93_RunsAreBitIdentical) {
   EXPECT_TRUE(torch::equal(run(), run()));
 }
 
-TEST_P(Robustness, Row94_SkippedIsTrueAlsoWhenGrowthAndSkipMeet) {
+TEST_P(Robustness, SkippedIsTrueAlsoWhenGrowthAndSkipMeet) {
   // Two optimizers, growth due at this very update, one of them with an overflow: comparing scales
   // before and after would mislead, the result does not.
   at::Tensor clean = parameter_with_grad(full({2}, 1.0));
@@ -225,7 +225,7 @@ TEST_P(Robustness, Row94_SkippedIsTrueAlsoWhenGrowthAndSkipMeet) {
   EXPECT_EQ(scaler.get_scale(), 2.0);
 }
 
-TEST_P(Robustness, Row95_ScheduleWaitsForSkippedSteps) {
+TEST_P(Robustness, ScheduleWaitsForSkippedSteps) {
   at::Tensor parameter = torch::zeros({2}, options()).requires_grad_();
   torch::optim::SGD optimizer({parameter}, 1.0);
   auto& settings = static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[0].options());

@@ -1,4 +1,4 @@
-// Rows 58 to 63 of the GradScaler checklist: several optimizers, losses and devices.
+// GradScaler: several optimizers, losses and devices.
 #include <accelerant/amp/grad_scaler.h>
 
 #include "support/fused_adam.h"
@@ -8,12 +8,11 @@
 namespace {
 
 using accelerant::GradScaler;
-using accelerant::GradScalerOptions;
 
 class SeveralOptimizers : public OnDevice {};
 ON_EVERY_DEVICE(SeveralOptimizers);
 
-TEST_P(SeveralOptimizers, Row58_EachSkipsForItself) {
+TEST_P(SeveralOptimizers, EachSkipsForItself) {
   at::Tensor clean = parameter_with_grad(full({2}, 4.0));
   at::Tensor bad = parameter_with_grad(full({2}, kInf));
   torch::optim::SGD clean_optimizer({clean}, 1.0);
@@ -27,7 +26,7 @@ TEST_P(SeveralOptimizers, Row58_EachSkipsForItself) {
   EXPECT_EQ(scaler.get_scale(), 2.0);
 }
 
-TEST_P(SeveralOptimizers, Row59_OneBackoffForTwoOverflows) {
+TEST_P(SeveralOptimizers, OneBackoffForTwoOverflows) {
   torch::optim::SGD first({parameter_with_grad(full({2}, kInf))}, 1.0);
   torch::optim::SGD second({parameter_with_grad(full({2}, kNan))}, 1.0);
   GradScaler scaler = started_scaler(device(), 4.0);
@@ -69,7 +68,7 @@ double train_two(at::Device device, GradScaler* scaler, ModelAndOptimizer& m0,
   return scaler == nullptr ? 1.0 : scaler->get_scale();
 }
 
-TEST_P(SeveralOptimizers, Row60_TwoModelsTwoLosses) {
+TEST_P(SeveralOptimizers, TwoModelsWithTwoLossesEqualTheControl) {
   auto control0 = make_model(device(), 1, 0.1);
   auto control1 = make_model(device(), 2, 0.1);
   auto scaled0 = make_model(device(), 1, 0.1);
@@ -81,7 +80,7 @@ TEST_P(SeveralOptimizers, Row60_TwoModelsTwoLosses) {
   EXPECT_LT(largest_difference(control1.model, scaled1.model), 1e-6);
 }
 
-TEST_P(SeveralOptimizers, Row61_ScaleAndGradientsOnDifferentDevices) {
+TEST_P(SeveralOptimizers, ScaleAndGradientsMayBeOnDifferentDevices) {
   // The scale on the CPU and gradients here, then the reverse. On the CPU both are the same.
   const std::pair<at::Device, at::Device> cases[] = {{at::kCPU, device()}, {device(), at::kCPU}};
   for (const auto& [scale_device, gradient_device] : cases) {
@@ -101,7 +100,7 @@ TEST_P(SeveralOptimizers, Row61_ScaleAndGradientsOnDifferentDevices) {
   }
 }
 
-TEST_P(SeveralOptimizers, Row62_TwoDevicesWithOverflowSkipTheAmpOptimizer) {
+TEST_P(SeveralOptimizers, TwoDevicesWithOverflowSkipTheAmpOptimizer) {
   at::Tensor here = parameter_with_grad(full({2}, kInf));
   at::Tensor there = parameter_with_grad(torch::full({2}, kInf));
   FusedAdam optimizer({here, there}, torch::optim::AdamOptions(1.0));
@@ -115,7 +114,7 @@ TEST_P(SeveralOptimizers, Row62_TwoDevicesWithOverflowSkipTheAmpOptimizer) {
   EXPECT_EQ(scaler.get_scale(), 2.0);
 }
 
-TEST_P(SeveralOptimizers, Row63_OneFlagForEachDevice) {
+TEST_P(SeveralOptimizers, OneFlagForEachDevice) {
   torch::optim::SGD optimizer(
       {parameter_with_grad(full({2}, 4.0)), parameter_with_grad(full({2}, 4.0, at::kDouble)),
        parameter_with_grad(torch::full({2}, 4.0))},

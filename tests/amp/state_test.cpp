@@ -1,4 +1,6 @@
-// Rows 80 to 84 of the GradScaler checklist: saving and loading.
+// GradScaler: saving and loading.
+#include <nlohmann/json.hpp>
+
 #include <accelerant/amp/grad_scaler.h>
 
 #include "support/expect_error.h"
@@ -15,7 +17,7 @@ using nlohmann::json;
 class State : public OnDevice {};
 ON_EVERY_DEVICE(State);
 
-TEST_P(State, Row80_LoadedIntoAnother) {
+TEST_P(State, LoadsIntoAnotherScaler) {
   for (const bool initialised : {false, true}) {
     GradScaler saved({.device = GetParam(),
                       .init_scale = 3,
@@ -44,13 +46,11 @@ TEST_P(State, Row80_LoadedIntoAnother) {
   }
 }
 
-TEST_P(State, Row81_BadStatesAreRefusedAndChangeNothing) {
+TEST_P(State, BadStatesAreRefusedAndChangeNothing) {
   GradScaler scaler = started_scaler(device(), 4.0);
   const json good = scaler.state_dict();
-  EXPECT_EQ(
-      error_of([&] { scaler.load_state_dict(json::object()); }),
-      "The source state dict is empty, possibly because it was saved from a disabled instance "
-      "of GradScaler.");
+  EXPECT_TRUE(contains(error_of([&] { scaler.load_state_dict(json::object()); }),
+                       "The source state dict is empty"));
   EXPECT_TRUE(contains(error_of([&] { scaler.load_state_dict(nullptr); }), "a JSON object"));
   for (const char* key :
        {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}) {
@@ -72,7 +72,7 @@ TEST_P(State, Row81_BadStatesAreRefusedAndChangeNothing) {
   EXPECT_EQ(scaler.state_dict(), good);
 }
 
-TEST_P(State, Row82_InTheMiddleOfAnIteration) {
+TEST_P(State, DoesNotChangeInTheMiddleOfAnIteration) {
   GradScaler scaler = started_scaler(device(), 4.0);
   torch::optim::SGD optimizer({parameter_with_grad(full({2}, kInf))}, 1.0);
   const json before = scaler.state_dict();
@@ -83,7 +83,7 @@ TEST_P(State, Row82_InTheMiddleOfAnIteration) {
 }
 
 // PyTorch pickles between iterations. Here every iteration goes through JSON text and a new scaler.
-TEST_P(State, Row83_TrainingThroughARoundTripEachIteration) {
+TEST_P(State, ARoundTripEachIterationDoesNotChangeTheTraining) {
   const auto train = [&](bool round_trip) {
     auto [model, optimizer] = make_model(device(), 1, 0.1);
     const GradScalerOptions options{.device = GetParam(), .init_scale = 128, .growth_interval = 2};
@@ -109,7 +109,7 @@ TEST_P(State, Row83_TrainingThroughARoundTripEachIteration) {
   EXPECT_EQ(largest_difference(model, expected_model), 0.0);
 }
 
-TEST_P(State, Row83_PyTorchsFiveKeysAreEnough) {
+TEST_P(State, PyTorchsFiveKeysAreEnough) {
   GradScaler scaler = started_scaler(device());
   scaler.load_state_dict({{"scale", 8.0},
                           {"growth_factor", 3.0},
@@ -122,7 +122,7 @@ TEST_P(State, Row83_PyTorchsFiveKeysAreEnough) {
   EXPECT_EQ(state.size(), 6U);  // and "accelerant"
 }
 
-TEST_P(State, Row83_HysteresisStaysWithinItsOption) {
+TEST_P(State, HysteresisStaysWithinItsOption) {
   GradScaler patient({.device = GetParam(), .hysteresis = 5});
   GradScaler strict = started_scaler(device(), GradScalerOptions{.init_scale = 4, .hysteresis = 1});
   strict.load_state_dict(patient.state_dict());
@@ -132,7 +132,7 @@ TEST_P(State, Row83_HysteresisStaysWithinItsOption) {
   EXPECT_TRUE(contains(error_of([&] { strict.load_state_dict(bad); }), "skips"));
 }
 
-TEST_P(State, Row84_LoadingWritesInPlace) {
+TEST_P(State, LoadingWritesInPlace) {
   // A captured graph holds the memory of the scale, so loading must write that very memory. An AMP
   // optimizer is handed it as grad_scale.
   FusedAdam optimizer({parameter_with_grad(full({2}, 4.0))});

@@ -1,5 +1,4 @@
-// Rows 72 to 79, 85 and 86 of the GradScaler checklist: whole training loops against a control run
-// without a scaler.
+// GradScaler: whole training loops against a control run without a scaler.
 #include <accelerant/amp/autocast.h>
 #include <accelerant/amp/grad_scaler.h>
 #include <accelerant/optim/clip_grad.h>
@@ -73,26 +72,24 @@ class Training : public OnDevice {
 };
 ON_EVERY_DEVICE(Training);
 
-TEST_P(Training, Row72_ClippingBothWaysEqualsTheControl) {
+TEST_P(Training, ClippingBothWaysEqualsTheControl) {
   const auto control = clipped_control();
   EXPECT_LT(largest_difference(control, clipped_with_scaler(true)), 1e-6);
   EXPECT_LT(largest_difference(control, clipped_with_scaler(false)), 1e-6);
 }
 
-TEST_P(Training, Row73_ClippingAnInfiniteGradient) {
+TEST_P(Training, ClippingAnInfiniteGradientGivesAnInfiniteNorm) {
   at::Tensor parameter = parameter_with_grad(full({3}, 4.0));
   parameter.mutable_grad()[1] = kInf;
   EXPECT_TRUE(std::isinf(clip_grad_norm_({parameter}, 1.0).item<double>()));
   EXPECT_EQ(parameter.grad()[0].item<double>(), 0.0);
   EXPECT_TRUE(std::isnan(parameter.grad()[1].item<double>()));
-  EXPECT_EQ(
-      error_of([&] { clip_grad_norm_({parameter}, 1.0, {.error_if_nonfinite = true}); }),
-      "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot "
-      "be clipped. To disable this error and scale the gradients by the non-finite norm "
-      "anyway, set `error_if_nonfinite=False`");
+  EXPECT_TRUE(
+      contains(error_of([&] { clip_grad_norm_({parameter}, 1.0, {.error_if_nonfinite = true}); }),
+               "The total norm of order 2.0 for gradients from `parameters` is non-finite"));
 }
 
-TEST_P(Training, Row74_ClippingBelowTheLimitChangesNothing) {
+TEST_P(Training, ClippingBelowTheLimitChangesNothing) {
   at::Tensor zeros = parameter_with_grad(full({3}, 0.0));
   EXPECT_EQ(clip_grad_norm_({zeros}, 1.0).item<double>(), 0.0);
   EXPECT_TRUE(all_equal(zeros.grad(), 0.0));
@@ -101,7 +98,7 @@ TEST_P(Training, Row74_ClippingBelowTheLimitChangesNothing) {
   EXPECT_TRUE(all_equal(small.grad(), 4.0));
 }
 
-TEST_P(Training, Row75_OtherNorms) {
+TEST_P(Training, ClippingByOtherNorms) {
   at::Tensor first = parameter_with_grad(full({3}, 4.0));
   at::Tensor second = parameter_with_grad(full({3}, 4.0));
   EXPECT_EQ(clip_grad_norm_({first, second}, 100.0, {.norm_type = 0}).item<double>(), 2.0);
@@ -109,7 +106,7 @@ TEST_P(Training, Row75_OtherNorms) {
   EXPECT_FLOAT_EQ(first.grad()[0].item<float>(), 0.99999976F);
 }
 
-TEST_P(Training, Row76_Accumulation) {
+TEST_P(Training, AccumulationEqualsTheControl) {
   auto control = make_model(device(), 1, 0.1);
   auto trained = make_model(device(), 1, 0.1);
   loop(control, [&](int i, const at::Tensor& x, const at::Tensor& y) {
@@ -138,7 +135,7 @@ at::Tensor penalty_of(const at::Tensor& loss, const torch::nn::Sequential& model
   return sum.sqrt();
 }
 
-TEST_P(Training, Row77_GradientPenalty) {
+TEST_P(Training, GradientPenaltyEqualsTheControl) {
   auto control = make_model(device(), 1, 0.1);
   auto trained = make_model(device(), 1, 0.1);
   loop(control, [&](int, const at::Tensor& x, const at::Tensor& y) {
@@ -161,7 +158,7 @@ TEST_P(Training, Row77_GradientPenalty) {
 }
 
 #if defined(ACCELERANT_WITH_CUDA)
-TEST(CapturedTraining, Row78_ForwardAndBackwardInAGraph) {
+TEST(CapturedTraining, ForwardAndBackwardInAGraph) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   at::Tensor weight = torch::ones({1}, at::kCUDA).to(at::kHalf).to(at::kFloat).requires_grad_();
   at::Tensor input = torch::ones({1}, torch::TensorOptions().device(at::kCUDA).dtype(at::kHalf));
@@ -198,7 +195,7 @@ TEST(CapturedTraining, Row78_ForwardAndBackwardInAGraph) {
   }
 }
 
-TEST(CapturedTraining, Row79_StepAndUpdateInAGraph) {
+TEST(CapturedTraining, StepAndUpdateInAGraph) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   const auto fresh = [] { return parameter_with_grad(torch::full({4}, 8.0, at::kCUDA)); };
   at::Tensor eager_parameter = fresh();
@@ -239,11 +236,11 @@ TEST(CapturedTraining, Row79_StepAndUpdateInAGraph) {
   EXPECT_EQ(captured_scaler.status().skips, 1);
 }
 #else
-TEST(CapturedTraining, Row78_ForwardAndBackwardInAGraph) { GTEST_SKIP() << "built without CUDA"; }
-TEST(CapturedTraining, Row79_StepAndUpdateInAGraph) { GTEST_SKIP() << "built without CUDA"; }
+TEST(CapturedTraining, ForwardAndBackwardInAGraph) { GTEST_SKIP() << "built without CUDA"; }
+TEST(CapturedTraining, StepAndUpdateInAGraph) { GTEST_SKIP() << "built without CUDA"; }
 #endif
 
-TEST_P(Training, Row85_Float16EndToEnd) {
+TEST_P(Training, Float16TrainingRecoversFromTooLargeAScale) {
   torch::manual_seed(7);
   torch::nn::Sequential model(torch::nn::Linear(16, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, 1));
@@ -275,7 +272,7 @@ TEST_P(Training, Row85_Float16EndToEnd) {
   EXPECT_LT(last, first / 10);
 }
 
-TEST_P(Training, Row86_OptimizersUnderAutocastMatchTheControl) {
+TEST_P(Training, OptimizersUnderAutocastMatchTheControl) {
   using Factory =
       std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<at::Tensor>&)>;
   const std::pair<const char*, Factory> kinds[] = {

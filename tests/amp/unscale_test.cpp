@@ -1,4 +1,4 @@
-// Rows 28 to 47 of the GradScaler checklist: unscaling and the check for inf and nan.
+// GradScaler: unscaling and the check for inf and nan.
 #include <accelerant/amp/grad_scaler.h>
 #include <amp/unscale.h>
 
@@ -36,14 +36,14 @@ class Unscale : public OnDevice {
 };
 ON_EVERY_DEVICE(Unscale);
 
-TEST_P(Unscale, Row28_AllLayouts) {
+TEST_P(Unscale, UnscalesAllLayouts) {
   for (const auto& gradients : layouts()) {
     EXPECT_EQ(unscale(gradients, 0.25), 0.0F);
     for (const at::Tensor& gradient : gradients) EXPECT_TRUE(all_equal(gradient, 1.0));
   }
 }
 
-TEST_P(Unscale, Row29_AnInfOrNanAnywhereIsFound) {
+TEST_P(Unscale, AnInfOrNanAnywhereIsFound) {
   for (const double bad : {kInf, -kInf, kNan}) {
     for (std::size_t where = 0; where < 2; ++where) {
       for (auto& gradients : layouts()) {
@@ -54,14 +54,14 @@ TEST_P(Unscale, Row29_AnInfOrNanAnywhereIsFound) {
   }
 }
 
-TEST_P(Unscale, Row30_OnlyTheSliceChanges) {
+TEST_P(Unscale, OnlyTheSliceChanges) {
   const at::Tensor base = full({10, 10}, 4.0);
   unscale({base.slice(1, 0, 5)}, 0.25);
   EXPECT_TRUE(all_equal(base.slice(1, 0, 5), 1.0));
   EXPECT_TRUE(all_equal(base.slice(1, 5, 10), 4.0));
 }
 
-TEST_P(Unscale, Row31_MixedTypesLayoutsAndDevices) {
+TEST_P(Unscale, FindsOverflowsAmongMixedTypesLayoutsAndDevices) {
   const auto make = [&] {
     return std::vector<at::Tensor>{dense(),
                                    column_slice(),
@@ -90,7 +90,7 @@ TEST_P(Unscale, Row31_MixedTypesLayoutsAndDevices) {
   }
 }
 
-TEST_P(Unscale, Row32_OverflowSkipsAndBacksOff) {
+TEST_P(Unscale, OverflowSkipsAndBacksOff) {
   for (const double bad : {kInf, -kInf, kNan}) {
     at::Tensor parameter = parameter_with_grad(full({4}, 4.0));
     parameter.mutable_grad()[1] = bad;
@@ -109,7 +109,7 @@ TEST_P(Unscale, Row32_OverflowSkipsAndBacksOff) {
   }
 }
 
-TEST_P(Unscale, Row33_HalfGradientsAreRefused) {
+TEST_P(Unscale, HalfGradientsAreRefused) {
   at::Tensor parameter = parameter_with_grad(full({2}, 4.0, at::kHalf));
   torch::optim::SGD optimizer({parameter}, 1.0);
   GradScaler scaler = started_scaler(device());
@@ -118,7 +118,7 @@ TEST_P(Unscale, Row33_HalfGradientsAreRefused) {
   EXPECT_TRUE(all_equal(parameter.grad(), 4.0));
 }
 
-TEST_P(Unscale, Row34_HalfGradientsWithAnAmpOptimizer) {
+TEST_P(Unscale, HalfGradientsWorkWithAnAmpOptimizer) {
   at::Tensor parameter = parameter_with_grad(full({2}, 4.0, at::kHalf));
   FusedAdam optimizer({parameter}, torch::optim::AdamOptions(1.0));
   GradScaler scaler = started_scaler(device(), 4.0);
@@ -127,7 +127,7 @@ TEST_P(Unscale, Row34_HalfGradientsWithAnAmpOptimizer) {
   EXPECT_LT(parameter[0].item<double>(), 0.0);
 }
 
-TEST_P(Unscale, Row35_Bfloat16GradientsWorkEverywhere) {
+TEST_P(Unscale, Bfloat16GradientsWorkEverywhere) {
   at::Tensor parameter = parameter_with_grad(full({3}, 4.0, at::kBFloat16));
   torch::optim::SGD optimizer({parameter}, 1.0);
   GradScaler scaler = started_scaler(device(), 4.0);
@@ -136,7 +136,7 @@ TEST_P(Unscale, Row35_Bfloat16GradientsWorkEverywhere) {
   EXPECT_TRUE(all_equal(parameter, -1.0));
 }
 
-TEST_P(Unscale, Row36_Float64Gradients) {
+TEST_P(Unscale, Float64GradientsWork) {
   at::Tensor parameter = parameter_with_grad(full({3}, 4.0, at::kDouble));
   torch::optim::SGD optimizer({parameter}, 1.0);
   GradScaler scaler = started_scaler(device(), 4.0);
@@ -144,7 +144,7 @@ TEST_P(Unscale, Row36_Float64Gradients) {
   EXPECT_TRUE(all_equal(parameter, -1.0));
 }
 
-TEST_P(Unscale, Row37_ComplexGradientsAreRefused) {
+TEST_P(Unscale, ComplexGradientsAreRefused) {
   at::Tensor parameter = parameter_with_grad(torch::ones({2}, options(at::kComplexFloat)));
   torch::optim::SGD optimizer({parameter}, 1.0);
   GradScaler scaler = started_scaler(device());
@@ -156,7 +156,7 @@ at::Tensor sparse_gradient(const std::vector<double>& values, at::TensorOptions 
   return torch::sparse_coo_tensor(indices, torch::tensor(values).to(options), {2, 2}, options);
 }
 
-TEST_P(Unscale, Row38_SparseFloatStaysUncoalesced) {
+TEST_P(Unscale, SparseFloatStaysUncoalesced) {
   at::Tensor parameter = parameter_with_grad(sparse_gradient({64000, 32, 64000}, options()));
   torch::optim::SGD optimizer({parameter}, 1.0);
   GradScaler scaler = started_scaler(device(), 4.0);
@@ -167,7 +167,7 @@ TEST_P(Unscale, Row38_SparseFloatStaysUncoalesced) {
   EXPECT_FALSE(found(scaler, optimizer));
 }
 
-TEST_P(Unscale, Row39_SparseHalfIsCoalescedBeforeTheCheck) {
+TEST_P(Unscale, SparseHalfIsCoalescedBeforeTheCheck) {
   at::Tensor parameter =
       parameter_with_grad(sparse_gradient({64000, 32, 64000}, options(at::kHalf)));
   // A plain check as the AMP path makes it; the fused double of the tests takes no sparse tensors.
@@ -182,7 +182,7 @@ TEST_P(Unscale, Row39_SparseHalfIsCoalescedBeforeTheCheck) {
   EXPECT_TRUE(std::isinf(parameter.grad()._values()[0].item<double>()));
 }
 
-TEST_P(Unscale, Row40_SparseGradients) {
+TEST_P(Unscale, SparseGradientsAreUnscaledAndChecked) {
   for (const double bad : {kInf, kNan}) {
     at::Tensor parameter = parameter_with_grad(sparse_gradient({16, bad, 64}, options()));
     torch::optim::SGD optimizer({parameter}, 1.0);
@@ -199,7 +199,7 @@ TEST_P(Unscale, Row40_SparseGradients) {
                            sparse_gradient({16, 32, 64}, options()).to_dense() / 4));
 }
 
-TEST_P(Unscale, Row41_EmptyGradientBesideANormalOne) {
+TEST_P(Unscale, AnEmptyGradientMayStandBesideANormalOne) {
   at::Tensor empty = parameter_with_grad(full({0}, 0.0));
   at::Tensor normal = parameter_with_grad(full({3}, 8.0));
   torch::optim::SGD optimizer({empty, normal}, 1.0);
@@ -208,7 +208,7 @@ TEST_P(Unscale, Row41_EmptyGradientBesideANormalOne) {
   EXPECT_TRUE(all_equal(normal, -2.0));
 }
 
-TEST_P(Unscale, Row42_ExpandedGradientIsRefused) {
+TEST_P(Unscale, ExpandedGradientIsRefused) {
   at::Tensor parameter = parameter_with_grad(full({1}, 4.0).expand({5}));
   torch::optim::SGD optimizer({parameter}, 1.0);
   GradScaler scaler = started_scaler(device(), 4.0);
@@ -216,13 +216,11 @@ TEST_P(Unscale, Row42_ExpandedGradientIsRefused) {
     scaler.unscale_(optimizer);
     FAIL() << "not refused";
   } catch (const c10::Error& error) {
-    EXPECT_TRUE(contains(error.what_without_backtrace(),
-                         "more than one element of the written-to tensor refers to a single memory "
-                         "location"));
+    EXPECT_TRUE(contains(error.what_without_backtrace(), "refers to a single memory location"));
   }
 }
 
-TEST_P(Unscale, Row43_ParametersWithoutGradientsArePassedOver) {
+TEST_P(Unscale, ParametersWithoutGradientsArePassedOver) {
   at::Tensor first = parameter_with_grad(full({2}, 8.0));
   at::Tensor without = full({2}, 5.0).requires_grad_();
   at::Tensor second = parameter_with_grad(full({2}, 8.0));
@@ -236,7 +234,7 @@ TEST_P(Unscale, Row43_ParametersWithoutGradientsArePassedOver) {
   EXPECT_TRUE(all_equal(without, 5.0));
 }
 
-TEST_P(Unscale, Row44_AParameterInTwoOptimizersIsRefused) {
+TEST_P(Unscale, AParameterInTwoOptimizersIsRefused) {
   at::Tensor shared = parameter_with_grad(full({2}, 8.0));
   torch::optim::SGD first({shared}, 1.0);
   torch::optim::SGD second({shared}, 1.0);
@@ -246,7 +244,7 @@ TEST_P(Unscale, Row44_AParameterInTwoOptimizersIsRefused) {
   EXPECT_TRUE(all_equal(shared.grad(), 2.0));  // once, not twice
 }
 
-TEST_P(Unscale, Row45_OverflowByUnscalingIsFound) {
+TEST_P(Unscale, OverflowByUnscalingIsFound) {
   const std::pair<double, double> cases[] = {{1e-45, 1.0}, {0x1p-100, 0x1p100}};
   for (const auto& [scale, gradient] : cases) {
     at::Tensor parameter = parameter_with_grad(full({2}, gradient));
@@ -263,7 +261,7 @@ TEST_P(Unscale, Row45_OverflowByUnscalingIsFound) {
   }
 }
 
-TEST_P(Unscale, Row46_TheOperationItself) {
+TEST_P(Unscale, TheOperationChecksItsArgumentsAndNeverClearsTheFlag) {
   const at::Tensor seven = full({}, 7.0);
   non_finite_check_and_unscale_({}, seven, full({}, 1.0));
   non_finite_check_and_unscale_({full({2}, 1.0)}, seven, full({}, 0.5));
@@ -282,7 +280,7 @@ TEST_P(Unscale, Row46_TheOperationItself) {
   for (const at::Tensor& gradient : mixed) EXPECT_TRUE(all_equal(gradient, 1.0));
 }
 
-TEST(UnscaleOnTwoDevices, Row47_OneListOneDevice) {
+TEST(UnscaleOnTwoDevices, GradientsOfTwoDevicesInOneListAreRefused) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   EXPECT_EQ(error_of([&] {
               non_finite_check_and_unscale_({torch::ones({2}, at::kCUDA), torch::ones({2})},

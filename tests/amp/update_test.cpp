@@ -1,4 +1,4 @@
-// Rows 48 to 57 of the GradScaler checklist: how the scale changes.
+// GradScaler: how the scale changes.
 #include <accelerant/amp/grad_scaler.h>
 
 #include "amp/grad_scaler_rules.h"
@@ -35,14 +35,14 @@ ON_EVERY_DEVICE(Update);
 
 using History = std::vector<ScaleAndTracker>;
 
-TEST_P(Update, Row48_GrowsAndBacksOff) {
+TEST_P(Update, GrowsAndBacksOff) {
   EXPECT_EQ(run({.init_scale = 4, .growth_factor = 2, .backoff_factor = 0.25, .growth_interval = 2},
                 {false, false, false, true, false}),
             (History{{4, 1}, {8, 0}, {8, 1}, {2, 0}, {2, 1}}));
 }
 
 // Whatever a reduction makes of the flag, all but 0 is an overflow.
-TEST_P(Update, Row49_AnyNonZeroFlagCounts) {
+TEST_P(Update, AnyNonZeroFlagCounts) {
   GradScaler scaler = started_scaler(
       device(),
       GradScalerOptions{
@@ -65,14 +65,14 @@ TEST_P(Update, Row49_AnyNonZeroFlagCounts) {
   }
 }
 
-TEST_P(Update, Row50_TheScaleStaysFinite) {
+TEST_P(Update, TheScaleStaysFinite) {
   EXPECT_EQ(run({.init_scale = 0x1p127, .growth_interval = 1}, {false}), (History{{0x1p127, 0}}));
   const auto history =
       run({.init_scale = 1e38, .growth_factor = 16, .growth_interval = 1}, {false, false, false});
   EXPECT_TRUE(std::isfinite(history.back().first));
 }
 
-TEST_P(Update, Row51_TheScaleCannotStickAtZero) {
+TEST_P(Update, TheScaleCannotStickAtZero) {
   GradScaler scaler =
       started_scaler(device(), GradScalerOptions{.init_scale = 0x1p-126, .growth_interval = 1});
   EXPECT_EQ(iterate(scaler, true).first, 0x1p-126);
@@ -81,7 +81,7 @@ TEST_P(Update, Row51_TheScaleCannotStickAtZero) {
   EXPECT_EQ(run({.init_scale = 0x1p-149}, {true}).back().first, 0x1p-149);
 }
 
-TEST_P(Update, Row52_GrowthDoesNotStallBehindALoweredInterval) {
+TEST_P(Update, GrowthDoesNotStallBehindALoweredInterval) {
   GradScaler scaler =
       started_scaler(device(), GradScalerOptions{.init_scale = 4, .growth_interval = 10});
   for (int i = 0; i < 5; ++i) iterate(scaler, false);
@@ -89,7 +89,7 @@ TEST_P(Update, Row52_GrowthDoesNotStallBehindALoweredInterval) {
   EXPECT_EQ(iterate(scaler, false), (ScaleAndTracker{8, 0}));
 }
 
-TEST_P(Update, Row53_ANewScale) {
+TEST_P(Update, ANewScaleNeedsNoChecksAndKeepsTheTracker) {
   GradScaler scaler = started_scaler(device());
   scaler.update(3.0);  // needs no checks
   EXPECT_EQ(scaler.get_scale(), 3.0);
@@ -102,13 +102,11 @@ TEST_P(Update, Row53_ANewScale) {
   EXPECT_NO_THROW(scaler.unscale_(optimizer));
 }
 
-TEST_P(Update, Row54_ANewScaleAsATensor) {
+TEST_P(Update, ANewScaleMayBeATensorOfOneElement) {
   GradScaler scaler = started_scaler(device());
-  const std::string text =
-      "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with "
-      "requires_grad=False.";
-  EXPECT_EQ(error_of([&] { scaler.update(full({}, 2.0).requires_grad_()); }), text);
-  EXPECT_EQ(error_of([&] { scaler.update(full({2}, 2.0)); }), text);
+  const std::string text = "new_scale should be a float or a 1-element";
+  EXPECT_TRUE(contains(error_of([&] { scaler.update(full({}, 2.0).requires_grad_()); }), text));
+  EXPECT_TRUE(contains(error_of([&] { scaler.update(full({2}, 2.0)); }), text));
   const std::pair<at::Tensor, double> good[] = {{full({}, 2.0), 2.0},
                                                 {full({1}, 3.0), 3.0},  // refused by PyTorch
                                                 {full({}, 4.0, at::kDouble), 4.0},
@@ -119,7 +117,7 @@ TEST_P(Update, Row54_ANewScaleAsATensor) {
   }
 }
 
-TEST_P(Update, Row55_UselessScalesAreRefused) {
+TEST_P(Update, UselessScalesAreRefused) {
   GradScaler scaler = started_scaler(device(), 4.0);
   for (const double bad : {0.0, -1.0, kInf, kNan, 1e300, 1e-300}) {
     EXPECT_TRUE(contains(error_of([&] { scaler.update(bad); }), "new_scale"));
@@ -129,7 +127,7 @@ TEST_P(Update, Row55_UselessScalesAreRefused) {
   EXPECT_EQ(scaler.get_scale(), 4.0);
 }
 
-TEST_P(Update, Row56_TheTensorIsCopied) {
+TEST_P(Update, TheTensorOfANewScaleIsCopied) {
   GradScaler scaler = started_scaler(device());
   const at::Tensor new_scale = full({}, 8.0);
   scaler.update(new_scale);
@@ -138,7 +136,7 @@ TEST_P(Update, Row56_TheTensorIsCopied) {
 }
 
 // In PyTorch a tracker of the wrong type is an error; ours is no tensor that could have one.
-TEST(UpdateState, Row57_TheTrackerIsAnInteger) {
+TEST(UpdateState, TheTrackerIsAnInteger) {
   static_assert(std::is_same_v<decltype(accelerant::kernels::ScaleState::growth_tracker), int32_t>);
   try {
     at::Tensor scale = torch::ones({});

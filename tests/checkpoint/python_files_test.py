@@ -55,7 +55,7 @@ def test_files_that_are_no_scaler(replay, tmp_path):
         return replay({"scaler": {"load": str(tmp_path / "scaler.pt"), "save": str(tmp_path / "ours.pt")}})["error"]
 
     assert "scaler.pt: The source state dict is empty" in error(torch.amp.GradScaler("cpu", enabled=False).state_dict())
-    assert "a dict, as in torch.save(scaler.state_dict(), path), got a Python list" in error([])
+    assert "got a Python list" in error([])
     assert "scaler.pt: " in error({"scale": "high"})
     assert "nothing was executed" in error(torch.nn.Linear(1, 1))
     assert "none.pt" in replay({"scaler": {"load": str(tmp_path / "none.pt"), "save": ""}})["error"]

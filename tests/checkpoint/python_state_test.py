@@ -248,7 +248,7 @@ def test_numpy_numbers_and_arrays_in_random_states(replay, saved):
 def test_other_folders_are_refused(replay, tmp_path, saved):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "missing", saved / "scaler.pt"):
-        assert "is not a folder of Accelerate's save_state" in ask(replay, folder)["error"]
+        assert "not a folder of Accelerate's save_state" in ask(replay, folder)["error"]
     (saved / "manifest.json").write_text("{}")
     assert "a checkpoint of this library" in ask(replay, saved)["error"]
 
@@ -260,8 +260,7 @@ def test_damaged_files_are_refused(replay, saved, name):
         (saved / name).write_bytes(damaged)
         assert name in ask(replay, saved)["error"]
     torch.save([1, 2], saved / name)
-    assert re.search(name + " has another content than its name tells: expected a dict, got a Python list",
-                     ask(replay, saved)["error"])
+    assert re.search(f"{name} .*expected a dict, got a Python list", ask(replay, saved)["error"])
     torch.save({"x": os.system}, saved / name)
     assert "nothing was executed" in ask(replay, saved)["error"]
 
@@ -270,7 +269,7 @@ def test_an_array_elsewhere_is_refused(replay, saved):
     torch.save({"last_epoch": numpy.ones(2)}, saved / "scheduler.bin")
     assert "numpy" in ask(replay, saved)["error"]
     torch.save({"last_epoch": torch.ones(2)}, saved / "scheduler.bin")
-    assert "scheduler.bin has something unexpected at last_epoch" in ask(replay, saved)["error"]
+    assert "unexpected at last_epoch" in ask(replay, saved)["error"]
     torch.save({"last_epoch": 1}, saved / "scheduler.bin")
     result = ask(replay, saved, schedules=[{"kind": "LambdaLR", "base_lr": 0.1, "steps": 0}])
     assert "with 'base_lrs'" in result["error"]

@@ -136,10 +136,10 @@ TEST(TorchSave, OptimizersThatDoNotFitStayAsTheyAre) {
 
   to::Adam of_fewer(nn::Linear(3, 4)->parameters(), to::AdamOptions(0.1));
   EXPECT_TRUE(contains(whole_error_of([&] { load_torch_optimizer(of_fewer, path); }),
-                       "group 0 has 6 parameters, that of the optimizer has 2"));
+                       "group 0 has 6 parameters"));
   to::SGD sgd(net->parameters(), to::SGDOptions(0.1));
-  EXPECT_TRUE(contains(whole_error_of([&] { load_torch_optimizer(sgd, path); }),
-                       "cannot become that of a torch::optim::SGD"));
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { load_torch_optimizer(sgd, path); }), "a torch::optim::SGD"));
 }
 
 TEST(TorchSave, FilesThatAreNoOptimizer) {
@@ -150,9 +150,9 @@ TEST(TorchSave, FilesThatAreNoOptimizer) {
   const auto message = [&] { return whole_error_of([&] { load_torch_optimizer(sgd, path); }); };
   EXPECT_TRUE(contains(message(), path));  // there is none
   torch::save(net, path);
-  EXPECT_TRUE(contains(message(), "expected a file of torch::save(optimizer, path) in C++"));
+  EXPECT_TRUE(contains(message(), "torch::save(optimizer, path)"));
   accelerant::save_python_optimizer(sgd, {}, path);
-  EXPECT_TRUE(contains(message(), path + " is not a file of torch::save of C++"));
+  EXPECT_TRUE(contains(message(), path + " is not a file of torch::save"));
   write_text(path, "nothing of the kind");
   EXPECT_TRUE(contains(message(), path));
   torch::save(sgd, path);
@@ -231,7 +231,7 @@ TEST(SaveTensors, WhatCannotBeSavedLeavesTheOldFile) {
       const StateDict tensors = {{"fine", torch::zeros(1)}, {"bad", tensor}};
       const auto message =
           whole_error_of([&] { save(tensors, path, {.safe_serialization = safe}); });
-      EXPECT_TRUE(contains(message, "The tensor 'bad' cannot be saved"));
+      EXPECT_TRUE(contains(message, "tensor 'bad'"));
       EXPECT_THROW(save(tensor, path, {.safe_serialization = safe}), accelerant::Error);
     }
     EXPECT_TRUE(torch::equal(load_tensors(path)["tensor"], torch::ones(2)));

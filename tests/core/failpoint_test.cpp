@@ -1,4 +1,4 @@
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -18,7 +18,7 @@ namespace {
 namespace data = accelerant::data;
 using Pair = std::tuple<at::Tensor, at::Tensor>;
 
-// --- tensors --------------------------------------------------------------------------------------
+// --- tensors -------------------------------------------------------------------------------------
 
 TEST(Tensors, BatchesAreRows) {
   const at::Tensor images = torch::arange(24, at::kFloat).reshape({6, 2, 2});
@@ -66,7 +66,7 @@ TEST(Tensors, MustHaveRowsAndOneLength) {
                        "got 3"));
 }
 
-// --- Forms of data sets ---------------------------------------------------------------------------
+// --- Forms of data sets --------------------------------------------------------------------------
 
 struct BySpan {
   int size() const { return 5; }
@@ -184,7 +184,7 @@ TEST(Datasets, DefaultSeedIsThatOfTorch) {
   torch::rand({3});  // drawing numbers does not change it
 }
 
-// --- Streams --------------------------------------------------------------------------------------
+// --- Streams -------------------------------------------------------------------------------------
 
 struct Lines {
   struct Calls {
@@ -213,18 +213,11 @@ TEST(Streams, KnowTheirLastBatch) {
   const Lines lines;
   const auto loader = index_loader(lines, {.batch_size = 4});
   for (int epoch = 0; epoch < 2; ++epoch) {
-    std::vector<bool> last;
-    std::vector<int64_t> left, samples, position;
-    for ([[maybe_unused]] auto& batch : loader) {
-      last.push_back(loader.is_last_batch());
-      left.push_back(loader.batches_left().value());
-      samples.push_back(loader.current_samples());
-      position.push_back(loader.position());
-    }
-    EXPECT_EQ(last, (std::vector<bool>{false, false, true}));
-    EXPECT_EQ(left, (std::vector<int64_t>{3, 2, 1}));
-    EXPECT_EQ(samples, (std::vector<int64_t>{4, 4, 2}));
-    EXPECT_EQ(position, (std::vector<int64_t>{4, 8, 10}));
+    const Course course = course_of(loader);
+    EXPECT_EQ(course.last, (std::vector<bool>{false, false, true}));
+    EXPECT_EQ(course.left, (std::vector<int64_t>{3, 2, 1}));
+    EXPECT_EQ(course.samples, (std::vector<int64_t>{4, 4, 2}));
+    EXPECT_EQ(course.position, (std::vector<int64_t>{4, 8, 10}));
   }
   EXPECT_EQ(lines.calls->resets, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(loader.length(), 3);

@@ -75,8 +75,7 @@ struct FailsOnTheWay {
   }
 };
 
-// Trap 38.
-RANK_TEST(DispatchRanks, Trap38AnErrorOfRank0EndsAllLoops, 2) {
+RANK_TEST(DispatchRanks, AnErrorOfRank0EndsAllLoops, 2) {
   const Process process;
   const auto loader = index_loader(FailsOnTheWay{}, {.batch_size = 2}).placed(process.placement);
   const std::string message = whole_error_of([&] { loop_over(loader); });
@@ -85,8 +84,8 @@ RANK_TEST(DispatchRanks, Trap38AnErrorOfRank0EndsAllLoops, 2) {
   EXPECT_EQ(loop_over(next).size(), 2U);
 }
 
-// Trap 33: iterators of sharded loaders exchange nothing, so that one process may make one alone.
-RANK_TEST(DispatchRanks, Trap33ShardedLoopsNeedNobody, 2) {
+// They exchange nothing, so that one process may make one alone.
+RANK_TEST(DispatchRanks, ShardedLoopsNeedNobody, 2) {
   const Process process;
   data::Placement sharded = process.placement;
   sharded.dispatch_batches = false;

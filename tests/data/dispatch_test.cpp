@@ -77,8 +77,8 @@ TEST(Dispatch, OnlyRank0ReadsAndSendsEachItsPart) {
   EXPECT_EQ(network.under_way(), 0);
 }
 
-// Traps 27 to 29, 35, 36, 38 and 39 at once: what every process gets and knows is what it would have had by
-// reading for itself, whatever the options, also after a resume and for an early break.
+// What every process gets and knows is what it would have had by reading for itself, whatever the
+// options, also after a resume and for an early break.
 template <class D>
 void expect_like_sharded(const D& dataset, const LoaderOptions& options, const Placement& placement,
                          int64_t skip, int64_t stop_after) {
@@ -202,7 +202,7 @@ TEST(Dispatch, EachLoaderHasItsOwnLine) {
   EXPECT_EQ(seen[1], (std::vector<IndexBatches>{{{2, 3}}}));
 }
 
-// --- What can go wrong ----------------------------------------------------------------------------
+// --- What can go wrong ---------------------------------------------------------------------------
 
 struct Breaks {
   int64_t at = 0;
@@ -213,8 +213,8 @@ struct Breaks {
   }
 };
 
-// Trap 38: rank 0's exception is told to all in the place of the batch.
-TEST(Dispatch, Trap38AnExceptionOnRank0ReachesAll) {
+// Rank 0's exception is told to all in the place of the batch.
+TEST(Dispatch, AnExceptionOnRank0ReachesAll) {
   for (const int64_t workers : {0, 2}) {
     for (const int64_t at : {0, 3, 50}) {
       FakeNetwork network(3);
@@ -328,7 +328,7 @@ TEST(Dispatch, Refusals) {
   EXPECT_TRUE(contains(error_of([&] { opaque.begin(); }), "cannot be sent"));
 }
 
-// --- Batches of many parts ------------------------------------------------------------------------
+// --- Batches of many parts -----------------------------------------------------------------------
 
 struct Sample {
   torch::Tensor image;

@@ -1,5 +1,4 @@
 // Loops, epochs, positions and refusals of a loader.
-#include <accelerant/core/log.h>
 #include <accelerant/data/loader.h>
 #include <gtest/gtest.h>
 
@@ -11,13 +10,13 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 #include "support/index_dataset.h"
 
 namespace {
 
 namespace data = accelerant::data;
 using data::LoaderOptions;
-using data::Placement;
 
 TEST(Loader, GroupsSamplesIntoBatches) {
   EXPECT_EQ(loop_over(index_loader(7, {.batch_size = 3})),
@@ -78,18 +77,11 @@ TEST(Loader, EpochAdvancesHoweverTheLoopEnds) {
 TEST(Loader, KnowsTheLastBatchWhileItIsProcessed) {
   const auto loader = index_loader(7, {.batch_size = 3});
   for (int epoch = 0; epoch < 2; ++epoch) {
-    std::vector<bool> last;
-    std::vector<int64_t> left, samples, position;
-    for ([[maybe_unused]] const IndexBatch& batch : loader) {
-      last.push_back(loader.is_last_batch());
-      left.push_back(loader.batches_left().value());
-      samples.push_back(loader.current_samples());
-      position.push_back(loader.position());
-    }
-    EXPECT_EQ(last, (std::vector<bool>{false, false, true}));
-    EXPECT_EQ(left, (std::vector<int64_t>{3, 2, 1}));
-    EXPECT_EQ(samples, (std::vector<int64_t>{3, 3, 1}));
-    EXPECT_EQ(position, (std::vector<int64_t>{3, 6, 7}));
+    const Course course = course_of(loader);
+    EXPECT_EQ(course.last, (std::vector<bool>{false, false, true}));
+    EXPECT_EQ(course.left, (std::vector<int64_t>{3, 2, 1}));
+    EXPECT_EQ(course.samples, (std::vector<int64_t>{3, 3, 1}));
+    EXPECT_EQ(course.position, (std::vector<int64_t>{3, 6, 7}));
     EXPECT_FALSE(loader.is_last_batch());
     EXPECT_EQ(loader.batches_left(), 3);
     EXPECT_EQ(loader.current_samples(), 0);
@@ -279,19 +271,16 @@ TEST(Loader, NestedLoopsOverTwoLoadersDoNotMix) {
 }
 
 TEST(Loader, AnEmptyDataSetIsAnEmptyLoopWithAWarning) {
-  std::vector<std::string> warnings;
-  const auto before = accelerant::set_log_handler(
-      [&](accelerant::LogLevel, std::string_view message) { warnings.emplace_back(message); });
+  const GatheredLog log;
   const auto loader = index_loader(0, {.batch_size = 4, .shuffle = true});
   EXPECT_TRUE(loop_over(loader).empty());
-  accelerant::set_log_handler(before);
-  ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_TRUE(contains(warnings[0], "empty data set"));
+  EXPECT_EQ(log.messages().size(), 1U);
+  EXPECT_TRUE(contains(log.text(), "empty data set"));
   EXPECT_EQ(loader.length(), 0);
   EXPECT_EQ(loader.epoch(), 1);
 }
 
-// --- Samplers -------------------------------------------------------------------------------------
+// --- Samplers ------------------------------------------------------------------------------------
 
 struct Backwards : data::Sampler {
   int64_t size() const override { return 5; }
@@ -358,7 +347,7 @@ TEST(LoaderSamplers, ASampleThatComesTwiceDrawsTwice) {
   EXPECT_EQ(loop_over(loader), IndexBatches(all.begin() + 3, all.end()));
 }
 
-// --- Refusals -------------------------------------------------------------------------------------
+// --- Refusals ------------------------------------------------------------------------------------
 
 struct NoSize {
   std::optional<std::size_t> size() const { return std::nullopt; }

@@ -26,8 +26,7 @@ std::vector<IndexBatches> all_ranks(const D& dataset, const LoaderOptions& optio
   return ranks;
 }
 
-// Traps 27 and 28: contiguous parts, padding last and from the start of the epoch.
-TEST(StreamRanks, Trap27Trap28PartsAreContiguousAndCompletedFromTheStart) {
+TEST(StreamRanks, PartsAreContiguousAndCompletedFromTheStart) {
   const NumberStream stream = number_stream<NumberStream>(20);
   EXPECT_EQ(all_ranks(stream, {.batch_size = 3}, {.num_processes = 2}),
             (std::vector<IndexBatches>{{{0, 1, 2}, {6, 7, 8}, {12, 13, 14}, {18, 19, 0}},
@@ -39,8 +38,7 @@ TEST(StreamRanks, Trap27Trap28PartsAreContiguousAndCompletedFromTheStart) {
             (IndexBatches{{2, 3}, {6, 7}, {10, 11}, {14, 15}, {18, 19}, {1, 2}}));
 }
 
-// Trap 29: drop_last drops the whole incomplete round.
-TEST(StreamRanks, Trap29DropLastDropsTheWholeRound) {
+TEST(StreamRanks, DropLastDropsTheWholeIncompleteRound) {
   const auto ranks = all_ranks(number_stream<NumberStream>(11),
                                {.batch_size = 3, .drop_last = true}, {.num_processes = 2});
   EXPECT_EQ(ranks, (std::vector<IndexBatches>{{{0, 1, 2}}, {{3, 4, 5}}}));
@@ -158,7 +156,7 @@ TEST(StreamRanks, SamplesOfOthersAreNotMadeWhereTheStreamCanSkip) {
   EXPECT_EQ(plain.calls->reads, length);
 }
 
-// --- Streams with parts of their own --------------------------------------------------------------
+// --- Streams with parts of their own -------------------------------------------------------------
 
 // Every process has its own hundred numbers.
 struct Files {
@@ -201,7 +199,7 @@ TEST(StreamRanks, DataSetsMayShardThemselves) {
             (IndexBatches{{-100, -101}, {-102, -103}, {-104, -105}}));
 }
 
-// --- Streams of ready batches ---------------------------------------------------------------------
+// --- Streams of ready batches --------------------------------------------------------------------
 
 struct Batches {
   static constexpr bool gives_batches = true;
@@ -246,7 +244,7 @@ TEST(StreamRanks, ReadyBatchesAreDealtInTurn) {
       contains(error_of([&] { rank({.num_processes = 2, .split_batches = true}); }), "split"));
 }
 
-// --- Refusals -------------------------------------------------------------------------------------
+// --- Refusals ------------------------------------------------------------------------------------
 
 struct OnlyMoved {
   int64_t place = 0;

@@ -68,8 +68,8 @@ void gather_matrix() {
   }
 }
 
-RANK_TEST(Collectives, Trap40GatherOfEveryTypeAndShape2, 2) { gather_matrix(); }
-RANK_TEST(Collectives, Trap40GatherOfEveryTypeAndShape3, 3) { gather_matrix(); }
+RANK_TEST(Collectives, GatherOfEveryTypeAndShapeByTwo, 2) { gather_matrix(); }
+RANK_TEST(Collectives, GatherOfEveryTypeAndShapeByThree, 3) { gather_matrix(); }
 
 RANK_TEST(Collectives, GatherOfWhatIsNotContiguous, 4) {
   const auto world = join_world();
@@ -95,7 +95,7 @@ struct Output {
   }
 };
 
-RANK_TEST(Collectives, Trap40GatherKeepsTheStructure, 2) {
+RANK_TEST(Collectives, GatherKeepsTheStructure, 2) {
   const auto world = join_world();
   const at::Tensor own = torch::full({2}, rank());
   const at::Tensor both = torch::tensor({0, 0, 1, 1});
@@ -143,7 +143,7 @@ RANK_TEST(Collectives, LargeTensorsBesideSmallOnes, 2) {
   EXPECT_EQ(first[1].max().item<double>(), 1.5);
 }
 
-RANK_TEST(Collectives, Trap40DifferentShapesAreAnErrorOnAll, 3) {
+RANK_TEST(Collectives, DifferentShapesAreAnErrorOnAll, 3) {
   const auto world = join_world();
   const auto error = whole_error_of([&] { gather(*world, torch::ones({rank() + 2, 4})); });
   for (const char* part : {"rank 0: gather", "float32[2, 4]", "float32[3, 4]", "float32[4, 4]",
@@ -203,10 +203,10 @@ void reduce_matrix() {
   }
 }
 
-RANK_TEST(Collectives, Trap43ReduceOfEveryType1, 1) { reduce_matrix(); }
-RANK_TEST(Collectives, Trap43ReduceOfEveryType3, 3) { reduce_matrix(); }
+RANK_TEST(Collectives, ReduceOfEveryTypeByOne, 1) { reduce_matrix(); }
+RANK_TEST(Collectives, ReduceOfEveryTypeByThree, 3) { reduce_matrix(); }
 
-RANK_TEST(Collectives, Trap43ReduceAtTheLimitsOfTypes, 2) {
+RANK_TEST(Collectives, ReduceAtTheLimitsOfTypes, 2) {
   const auto world = join_world();
   const auto one = [](at::ScalarType type, int64_t value) {
     return torch::full({1}, value, at::kLong).to(type);
@@ -233,7 +233,7 @@ RANK_TEST(Collectives, Trap43ReduceAtTheLimitsOfTypes, 2) {
   EXPECT_TRUE(contains(mixed, "different arguments"));
 }
 
-RANK_TEST(Collectives, Trap43BroadcastIsInPlace, 3) {
+RANK_TEST(Collectives, BroadcastIsInPlace, 3) {
   const auto world = join_world();
   for (const at::ScalarType type : kTypes) {
     at::Tensor plain = numbers({2, 3}, type, rank());

@@ -1,8 +1,8 @@
 // Gradients that travel compressed, through the Reducer, on several ranks.
 #include <ATen/autocast_mode.h>
 #include <accelerant/dist/data_parallel_options.h>
-#include <accelerant/dist/data_parallel.h>
 #include <accelerant/dist/world.h>
+#include <dist/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -11,6 +11,7 @@
 #include "dist/comm_hook.h"
 #include "dist/groups.h"
 #include "dist/join.h"
+#include "dist/world_access.h"
 #include "support/expect_error.h"
 #include "support/parameter_hash.h"
 #include "support/ranks.h"
@@ -32,7 +33,7 @@ struct Parallel {
     model = std::make_unique<DataParallel>(
         world, named, [] { return std::vector<at::Tensor>(); },
         DataParallelOptions{.bucket_cap_mb = bucket_cap_mb});
-    if (auto made = make_comm_hook(hook, world->groups().data))
+    if (auto made = make_comm_hook(hook, accelerant::dist::WorldAccess::groups(*world).data))
       model->register_hook(std::move(made));
   }
 

@@ -1,6 +1,8 @@
 // A training that was saved goes on as it would have, bit for bit.
-#include <accelerant/dist/data_parallel.h>
+#include <nlohmann/json.hpp>
+
 #include <accelerant/optim/optimizer_state.h>
+#include <dist/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -57,7 +59,7 @@ StateDict copies_of(const StateDict& tensors) {
 
 // As it comes back from a file.
 NamedState copy_of(const NamedState& state) {
-  return {.values = json::parse(state.values.dump()), .tensors = copies_of(state.tensors)};
+  return {.values = json::parse(state.values->dump()), .tensors = copies_of(state.tensors)};
 }
 
 struct Saved {
@@ -345,7 +347,7 @@ RANK_TEST(DataParallelState, OfAnotherModelIsRefused, 2) {
   const NamedState good = copy_of(training.parallel->state_dict());
   const auto refused = [&](const char* part, const std::function<void(json&)>& change) {
     NamedState bad = copy_of(good);
-    change(bad.values);
+    change(*bad.values);
     EXPECT_TRUE(contains(whole_error_of([&] { training.parallel->load_state_dict(bad); }), part));
     const NamedState now = training.parallel->state_dict();
     EXPECT_EQ(now.values, good.values);

@@ -1,12 +1,13 @@
 // What each step exchanges, and steps of other kinds than one forward and one backward.
-#include <accelerant/dist/data_parallel.h>
+#include <dist/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "dist/parallel_net.h"
-#include "watch/progress.h"
+#include "dist/world_access.h"
 #include "support/count_exchanges.h"
 #include "support/ranks.h"
+#include "watch/progress.h"
 
 namespace {
 
@@ -100,13 +101,14 @@ RANK_TEST(DataParallelSteps, ASecondBackwardHasTheNameOfItsExchange, 2) {
   const auto output =
       call(true, [&] { return Tensors{net->out(net->hidden(batch_of(0, rank())))}; })[0];
   output.sum().backward({}, /*retain_graph=*/true);
-  const int64_t before = world->progress().snapshot().number;
+  const int64_t before = accelerant::dist::WorldAccess::progress(*world).snapshot().number;
   std::string during;
-  net->in->weight.register_hook(
-      [&](const at::Tensor&) { during = world->progress().snapshot().operation; });
+  net->in->weight.register_hook([&](const at::Tensor&) {
+    during = accelerant::dist::WorldAccess::progress(*world).snapshot().operation;
+  });
   output.pow(2).sum().backward();
   EXPECT_EQ(during, "averaging gradients");
-  const auto after = world->progress().snapshot();
+  const auto after = accelerant::dist::WorldAccess::progress(*world).snapshot();
   EXPECT_EQ(after.operation, "");
   EXPECT_EQ(after.number, before + 1);
   EXPECT_EQ(after.recent.back(), "averaging gradients");

@@ -4,7 +4,7 @@
 // GoogleTest catches nothing: an Error ends them as it ends a program that does not catch it.
 
 #include <accelerant/accelerator/accelerator.h>
-#include <core/failpoint.h>
+#include <accelerant/core/failpoint.h>
 #include <accelerant/core/log.h>
 #include <accelerant/dist/collectives.h>
 #include <accelerant/dist/process_control.h>
@@ -82,7 +82,8 @@ std::string error_report(const RunRanksResult& result, size_t rank) {
   const RankResult& ended = result.ranks.at(rank);
   EXPECT_EQ(ended.exit_code, 1) << ended.err;
   const std::string name = "[rank " + std::to_string(rank) + "] ";
-  EXPECT_TRUE(contains(ended.err, name + "terminated") || contains(ended.err, "waits in vain"));
+  EXPECT_TRUE(contains(ended.err, name + "terminated") ||
+              contains(ended.err, "can never complete"));
   if (!ended.error) {
     ADD_FAILURE() << "rank " << rank << " left no report:\n" << ended.err;
     return "";
@@ -99,8 +100,8 @@ TEST(Faults, ARankDiesInBackward) {
   const auto result = run_with("gradient:kill@3/rank=1", 2);
   EXPECT_EQ(result.ranks[1].signal, SIGKILL);
   const std::string error = error_report(result, 0);
-  EXPECT_TRUE(error.starts_with("Rank 1 has ended without a word; look at the end of its output"));
-  EXPECT_TRUE(contains(error, "lost its connection to another process (averaging gradients)"));
+  EXPECT_TRUE(error.starts_with("Rank 1 has ended without a word"));
+  EXPECT_TRUE(contains(error, "(averaging gradients)"));
   EXPECT_EQ(result.ranks[0].error->step, 3);
 }
 
@@ -124,7 +125,7 @@ TEST(Faults, AnErrorOfOneRankIsNamedByTheOthers) {
   const auto result = run_with("backward:throw@2/rank=1", 2);
   const std::string cause = error_report(result, 1);
   EXPECT_TRUE(contains(cause, "failpoint backward"));
-  EXPECT_TRUE(error_report(result, 0).starts_with("Rank 1 failed: " + cause + "; look at"));
+  EXPECT_TRUE(error_report(result, 0).starts_with("Rank 1 failed: " + cause));
   EXPECT_TRUE(contains(result.report, "failpoint backward"));
 }
 
@@ -136,9 +137,9 @@ TEST(Faults, AHungRankIsNamedByTheMonitorAndByTheTimeout) {
   }
   const auto result = run_with("gradient:stop@3/rank=1", 2);
   const std::string error = error_report(result, 0);
-  EXPECT_TRUE(contains(error, "waited too long for the others (averaging gradients)"));
-  EXPECT_TRUE(error.starts_with("Rank 1 has not answered since "));
-  EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 has not answered since"));
+  EXPECT_TRUE(contains(error, "waited too long for the others"));
+  EXPECT_TRUE(error.starts_with("Rank 1 has not answered"));
+  EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 has not answered"));
 }
 
 TEST(Faults, TheRankThatServesTheStoreHangs) {
@@ -149,7 +150,7 @@ TEST(Faults, TheRankThatServesTheStoreHangs) {
   }
   const auto result = run_with("gradient:stop@3/rank=0", 2);
   EXPECT_TRUE(error_report(result, 1).starts_with("The store does not answer"));
-  EXPECT_TRUE(contains(result.ranks[1].err, "warning: the store has not answered since"));
+  EXPECT_TRUE(contains(result.ranks[1].err, "warning: the store has not answered"));
 }
 
 TEST(Faults, ARankInAnEndlessLoopIsNamed) {
@@ -161,9 +162,9 @@ TEST(Faults, ARankInAnEndlessLoopIsNamed) {
     return train(options, 5);
   }
   const auto result = run_with("backward:hang@3/rank=1", 2);
-  EXPECT_TRUE(error_report(result, 0).starts_with("Rank 1 is behind, at step 3, in user code; "));
-  EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 is at step 3, in user code, since"));
-  EXPECT_TRUE(contains(result.ranks[0].err, "rank 0 waits in averaging gradients (exchange"));
+  EXPECT_TRUE(error_report(result, 0).starts_with("Rank 1 is behind, at step 3, in user code"));
+  EXPECT_TRUE(contains(result.ranks[0].err, "rank 1 is at step 3, in user code"));
+  EXPECT_TRUE(contains(result.ranks[0].err, "rank 0 waits in averaging gradients"));
 }
 
 // --- Stopped for a moment -------------------------------------------------------------------------
@@ -190,7 +191,7 @@ TEST(Faults, ARankThatIsStoppedForAMomentGoesOn) {
   const auto result =
       run_with("gradient:stop@3/rank=1", 2, {{"FAULTS_FILE", folder.path("noticed")}});
   EXPECT_TRUE(result.succeeded()) << result.report;
-  EXPECT_TRUE(contains(result.ranks[0].out, "rank 1 has not answered since"));
+  EXPECT_TRUE(contains(result.ranks[0].out, "rank 1 has not answered"));
 }
 
 TEST(Faults, SlowRanksAreNoFault) {
@@ -213,7 +214,7 @@ TEST(Faults, ACollectiveThatOneRankSkipsIsAnError) {
   const std::string error_0 = result.ranks[0].err;
   const std::string error_1 = result.ranks[1].err;
   // Whoever is the first ends the connection of the other.
-  EXPECT_TRUE(contains(error_0 + error_1, "waits in vain in"));
+  EXPECT_TRUE(contains(error_0 + error_1, "can never complete"));
   EXPECT_TRUE(contains(error_0 + error_1, "of rank 0 is wait_for_everyone (step 2)") ||
               contains(error_0 + error_1, "of rank 1 is averaging gradients (step 3)"));
   for (const size_t each : {0U, 1U}) EXPECT_NE(error_report(result, each), "");
@@ -228,7 +229,7 @@ TEST(Faults, ACollectiveThatOneRankSkipsAfterTheFirstStepIsAnError) {
   }
   const auto result = rank_test::run({.num_ranks = 2});
   const std::string errors = result.ranks[0].err + result.ranks[1].err;
-  EXPECT_TRUE(contains(errors, "waits in vain in"));
+  EXPECT_TRUE(contains(errors, "can never complete"));
   EXPECT_TRUE(contains(errors, "in gather (exchange") || contains(errors, "rank 0 is gather"));
 }
 

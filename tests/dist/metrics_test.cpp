@@ -73,7 +73,7 @@ std::vector<int64_t> range(int64_t begin, int64_t end) {
   return numbers;
 }
 
-// Traps 27, 28, 30: each sample once, in the order of the data set, whatever fills up the last round.
+// Each sample once, in the order of the data set, whatever fills up the last round.
 void every_sample_once() {
   const auto world = join_world();
   const int64_t processes = world->size();
@@ -89,24 +89,23 @@ void every_sample_once() {
   }
 }
 
-RANK_TEST(Metrics, Traps27And28And30EverySampleOnce1, 1) { every_sample_once(); }
-RANK_TEST(Metrics, Traps27And28And30EverySampleOnce2, 2) { every_sample_once(); }
-RANK_TEST(Metrics, Traps27And28And30EverySampleOnce3, 3) { every_sample_once(); }
+RANK_TEST(Metrics, EverySampleOnceByOneProcess, 1) { every_sample_once(); }
+RANK_TEST(Metrics, EverySampleOnceByTwoProcesses, 2) { every_sample_once(); }
+RANK_TEST(Metrics, EverySampleOnceByThreeProcesses, 3) { every_sample_once(); }
 
-// Trap 29: with drop_last the incomplete round is left out, all of it.
-RANK_TEST(Metrics, Trap29DropLast, 3) {
+RANK_TEST(Metrics, DropLastLeavesOutTheWholeIncompleteRound, 3) {
   const auto world = join_world();
   EXPECT_EQ(numbers_seen(*world, {.length = 23, .batch_size = 3, .drop_last = true}), range(0, 18));
 }
 
-// A loader that starts in the middle knows its remainder, where Accelerate's does not.
-RANK_TEST(Metrics, AResumedLoader, 2) {
+// Accelerate's does not.
+RANK_TEST(Metrics, AResumedLoaderKnowsItsRemainder, 2) {
   const auto world = join_world();
   EXPECT_EQ(numbers_seen(*world, {.length = 13, .batch_size = 2, .skip = 2}), range(8, 13));
 }
 
-// Trap 37: without even_batches the ranks have different numbers of rows in the last step, or none.
-RANK_TEST(Metrics, Trap37UnevenBatches, 3) {
+// Without even_batches the ranks have different numbers of rows in the last step, or none.
+RANK_TEST(Metrics, UnevenBatchesAreGatheredWhereAllHaveOne, 3) {
   const auto world = join_world();
   // 11 = 3 + 3 + 3, then 2: rank 0 alone has a batch in the second step.
   EXPECT_EQ(numbers_seen(*world, {.length = 11, .batch_size = 3, .even_batches = false}),
@@ -120,8 +119,7 @@ RANK_TEST(Metrics, Trap37UnevenBatches, 3) {
       "not every process has a batch"));
 }
 
-// Trap 31: what does not have a row for each sample is not cut.
-RANK_TEST(Metrics, Trap31OnlyRowsOfTheBatchAreCut, 3) {
+RANK_TEST(Metrics, OnlyWhatHasARowForEachSampleIsCut, 3) {
   const auto world = join_world();
   const dist::BatchRows rows{.here = 4, .total = 5};
   const auto [batch, scalar, vector, features] = dist::gather_for_metrics(

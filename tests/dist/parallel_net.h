@@ -1,7 +1,7 @@
 // A small model and a loop for tests of DataParallel, which run it in one process and in several.
 #pragma once
 
-#include <accelerant/dist/data_parallel.h>
+#include <dist/data_parallel.h>
 #include <torch/torch.h>
 
 #include <functional>

@@ -2,8 +2,8 @@
 
 #include "dist/preemption.h"
 
-#include <accelerant/core/log.h>
 #include <accelerant/core/error.h>
+#include <accelerant/core/log.h>
 #include <accelerant/dist/collectives.h>
 #include <accelerant/dist/process_control.h>
 #include <gtest/gtest.h>
@@ -124,14 +124,11 @@ TEST(Preemption, UncaughtItEndsAllRanksWithTheExitCode) {
   for (const auto& rank : result.ranks) {
     EXPECT_EQ(rank.exit_code, 75) << result.report;
     EXPECT_FALSE(rank.error);
-    EXPECT_TRUE(contains(rank.err,
-                         "accelerant: SIGUSR1 received: state saved in runs/last, exit code 75\n"));
+    EXPECT_TRUE(contains(rank.err, "SIGUSR1 received: state saved in runs/last"));
     EXPECT_FALSE(rank.failed() || rank.stopped);
   }
   EXPECT_FALSE(result.succeeded());
-  EXPECT_TRUE(
-      result.report.starts_with("stopped on request: all ranks saved their state (exit code 75)\n"))
-      << result.report;
+  EXPECT_TRUE(result.report.starts_with("stopped on request")) << result.report;
 }
 
 // Shutting down at the end of a training.
@@ -139,9 +136,7 @@ RANK_TEST(Preemption, NobodySavesWhenATrainingHasEnded, 2) {
   const auto world = join_world(quick_options());
   std::atomic<bool> warned = false;
   accelerant::set_log_handler([&](accelerant::LogLevel, std::string_view text) {
-    if (text.find("SIGTERM asks rank 0 to save and stop, but a process has ended its training") !=
-        std::string_view::npos)
-      warned = true;
+    if (text.find("SIGTERM asks rank 0") != std::string_view::npos) warned = true;
   });
   {
     Preemption preemption(*world);
@@ -177,7 +172,7 @@ TEST(Preemption, ARankThatDoesNotAnswerIsNamed) {
     const std::string problem = "The processes could not agree on when to save their state: ";
     EXPECT_TRUE(rank.error->message.starts_with(problem)) << rank.error->message;
     const std::string why = rank.error->message.substr(problem.size());
-    if (why.starts_with("rank 1 did not answer within 2 s; ")) {
+    if (why.starts_with("rank 1 did not answer within 2 s")) {
       ++naming;
     } else {  // it heard of another's end before its own time was over; or it is rank 1, which cannot ask
       EXPECT_TRUE(contains(why, "given up") || contains(why, "failed") ||
@@ -204,9 +199,7 @@ TEST(Preemption, TheFailureOfARankEndsTheWait) {
       {.num_ranks = 2, .environment = {{"ACCELERANT_FAILPOINT", "preemption.answer:hang/rank=1"}}});
   EXPECT_EQ(result.ranks[0].exit_code, 1) << result.report;
   ASSERT_TRUE(result.ranks[0].error) << result.report;
-  EXPECT_TRUE(contains(result.ranks[0].error->message,
-                       "could not agree on when to save their state: rank 1 has failed: out of "
-                       "luck; look at the output"));
+  EXPECT_TRUE(contains(result.ranks[0].error->message, "rank 1 has failed: out of luck"));
   EXPECT_TRUE(result.report.starts_with("rank 1 of 2 failed: exit code 1")) << result.report;
 }
 

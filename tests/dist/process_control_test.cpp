@@ -1,5 +1,5 @@
-#include <accelerant/dist/process_control.h>
 #include <accelerant/dist/collectives.h>
+#include <accelerant/dist/process_control.h>
 #include <torch/torch.h>
 
 #include <chrono>
@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "accelerant/dist/collectives.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/world.h"
@@ -122,7 +121,7 @@ RANK_TEST(ProcessControl, MainProcessFirst, 3) {
   EXPECT_EQ(calls, 1);
 }
 
-RANK_TEST(ProcessControl, Trap42AFailureOfTheMainProcessReleasesTheOthers, 3) {
+RANK_TEST(ProcessControl, AFailureOfTheMainProcessReleasesTheOthers, 3) {
   const auto world = join_world();
   bool called = false;
   const auto load = [&]() -> int {
@@ -141,7 +140,7 @@ RANK_TEST(ProcessControl, Trap42AFailureOfTheMainProcessReleasesTheOthers, 3) {
 }
 
 // Two machines of two processes each, as far as the variables say.
-RANK_TEST(ProcessControl, Trap42LocalMainProcesses, 4) {
+RANK_TEST(ProcessControl, LocalMainProcessesGoFirstOnTheirMachine, 4) {
   auto environment = Environment::detect();
   environment.local_process_index = rank() % 2;
   environment.local_num_processes = 2;

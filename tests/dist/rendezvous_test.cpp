@@ -58,12 +58,11 @@ TEST(Rendezvous, TheMissingAreNamedWhileWaitingAndAtTheEnd) {
   store->set("joined/0", "1");
   Logged logged;
   // The first that is there speaks for all.
-  EXPECT_TRUE(
-      contains(whole_error_of([&] {
-                 await_all(*store, "joined", rank_of(3, 6), milliseconds(300), milliseconds(100));
-               }),
-               "Not all processes have joined: expected 6 processes within 0.3 s, got ranks "
-               "1, 2, 4 and 5 missing"));
+  EXPECT_TRUE(contains(whole_error_of([&] {
+                         await_all(*store, "joined", rank_of(3, 6), milliseconds(300),
+                                   milliseconds(100));
+                       }),
+                       "expected 6 processes within 0.3 s, got ranks 1, 2, 4 and 5 missing"));
   EXPECT_EQ(logged.texts(), std::vector<std::string>{}) << "rank 0 says it";
   const std::string error = whole_error_of(
       [&] { await_all(*store, "joined", rank_of(0, 6), milliseconds(2000), milliseconds(100)); });
@@ -71,8 +70,8 @@ TEST(Rendezvous, TheMissingAreNamedWhileWaitingAndAtTheEnd) {
   const auto texts = logged.texts();
   ASSERT_GE(texts.size(), 2U);
   EXPECT_LE(texts.size(), 5U);  // at 0.1, 0.2, 0.4, 0.8 and 1.6 s
-  EXPECT_TRUE(contains(texts[0], "ranks 1, 2, 4 and 5 have not joined yet, after "));
-  EXPECT_TRUE(contains(texts[0], " s; waiting up to 2 s (join_timeout)"));
+  EXPECT_TRUE(contains(texts[0], "ranks 1, 2, 4 and 5 have not joined"));
+  EXPECT_TRUE(contains(texts[0], "up to 2 s (join_timeout)"));
 }
 
 TEST(Rendezvous, TheFirstThatIsThereSpeaks) {
@@ -83,7 +82,7 @@ TEST(Rendezvous, TheFirstThatIsThereSpeaks) {
   await_all(*store, "joined", rank_of(2, 3), seconds(60), milliseconds(50));
   const auto texts = logged.texts();
   ASSERT_EQ(texts.size(), 1U);
-  EXPECT_TRUE(contains(texts[0], "ranks 0 and 1 have not joined yet"));
+  EXPECT_TRUE(contains(texts[0], "ranks 0 and 1 have not joined"));
 }
 
 // Nobody serves the store: rank 0 has ended before it came to that.
@@ -95,10 +94,10 @@ TEST(Rendezvous, AStoreThatIsNotThereIsNamedWhileWaiting) {
   Logged logged([](const std::string&) { throw std::runtime_error("the log is full"); });
   const std::string error =
       whole_error_of([&] { store_of(environment, seconds(2), milliseconds(100)); });
-  EXPECT_TRUE(contains(error, "Process 1 cannot reach the store at 127.0.0.1:1"));
+  EXPECT_TRUE(contains(error, "cannot reach the store at 127.0.0.1:1"));
   const auto texts = logged.texts();
   ASSERT_FALSE(texts.empty());
-  EXPECT_TRUE(contains(texts[0], "there is no store at 127.0.0.1:1 yet, after "));
+  EXPECT_TRUE(contains(texts[0], "no store at 127.0.0.1:1 yet"));
   EXPECT_TRUE(contains(texts[0], "served by rank 0"));
 }
 
@@ -116,7 +115,7 @@ TEST(Rendezvous, WhoHasJoinedMayStillBeConnecting) {
   store->set("joined/1", "1");
   const std::string error = whole_error_of(
       [&] { await_all(*store, "connected", rank_of(0, 2), milliseconds(50), milliseconds(1000)); });
-  EXPECT_TRUE(contains(error, "Not all processes have connected"));
+  EXPECT_TRUE(contains(error, "have connected"));
 }
 
 }  // namespace

@@ -51,8 +51,7 @@ TEST(SafetensorsFileTest, BothKindsOfAccess) {
       EXPECT_EQ(as_text(file.view("s")), "mnop");
     } else {
       EXPECT_TRUE(contains(whole_error_of([&] { file.view("s"); }),
-                           path + ": tensor 's': there is no view of it: got a file opened with "
-                                  "FileAccess::read; call read()"));
+                           path + ": tensor 's': there is no view"));
     }
   }
 }
@@ -73,8 +72,8 @@ TEST(SafetensorsFileTest, ViewsOutliveMovesAndReplacedFiles) {
 TEST(SafetensorsFileTest, FilesThatCannotBeRead) {
   const TempFolder folder;
   const std::string missing = folder.path("missing");
-  EXPECT_EQ(whole_error_of([&] { SafetensorsFile::open(missing); }),
-            missing + ": the file cannot be opened: No such file or directory");
+  EXPECT_TRUE(contains(whole_error_of([&] { SafetensorsFile::open(missing); }),
+                       missing + ": the file cannot be opened: No such file"));
   EXPECT_TRUE(
       contains(whole_error_of([&] { SafetensorsFile::open(folder.path()); }), "got a folder"));
   EXPECT_TRUE(
@@ -98,8 +97,8 @@ TEST(SafetensorsFileTest, AFileThatShrinksIsAnError) {
 TEST(SafetensorsFileTest, UnknownNames) {
   const SafetensorsFile file = parse(two_tensors);
   EXPECT_EQ(file.find("x"), nullptr);
-  EXPECT_EQ(whole_error_of([&] { file.info("x"); }),
-            "memory: there is no tensor 'x'; the file has 2, the first is 'm'");
+  EXPECT_TRUE(contains(whole_error_of([&] { file.info("x"); }),
+                       "no tensor 'x'; the file has 2, the first is 'm'"));
   for (const auto& use :
        std::vector<std::function<void()>>{[&] { file.view("x"); }, [&] { file.read("x", {}); },
                                           [&] { file.slice_shape("x", {}); }}) {
@@ -110,9 +109,8 @@ TEST(SafetensorsFileTest, UnknownNames) {
 TEST(SafetensorsFileTest, TargetsOfTheWrongSize) {
   const SafetensorsFile file = parse(two_tensors);
   std::vector<std::byte> target(11);
-  EXPECT_EQ(
-      whole_error_of([&] { file.read("m", target); }),
-      "memory: tensor 'm': the buffer to read into has the wrong size: expected 12 bytes, got 11");
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { file.read("m", target); }), "expected 12 bytes, got 11"));
   EXPECT_TRUE(contains(whole_error_of([&] {
                          file.read_slice("m", {{0, 2}}, target);
                        }),
@@ -126,8 +124,8 @@ TEST(SafetensorsFileTest, Parts) {
   file.read_part("m", 7, bytes);
   EXPECT_EQ(target, "hijkl");
   file.read_part("m", 12, {});
-  EXPECT_TRUE(contains(whole_error_of([&] { file.read_part("m", 8, bytes); }),
-                       "the part is not in it: expected at most 12 bytes, got 5 from byte 8 on"));
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { file.read_part("m", 8, bytes); }), "got 5 from byte 8 on"));
   EXPECT_TRUE(contains(whole_error_of([&] { file.read_part("m", ~std::uint64_t{0}, bytes); }),
                        "not in it"));
 }
@@ -148,14 +146,13 @@ TEST(SafetensorsFileTest, SlicesOutsideOfTheTensor) {
   const SafetensorsFile file = parse(two_tensors);
   for (const DimRange range :
        {DimRange{-1, 2}, DimRange{2, 1}, DimRange{0, 4}, DimRange{4, 4}, DimRange{.begin = 4}}) {
-    EXPECT_TRUE(contains(
-        whole_error_of([&] { read_slice(file, "m", {range}); }),
-        "tensor 'm': the range of dimension 0 is not in it: expected 0 <= begin <= end <= 3"));
+    EXPECT_TRUE(contains(whole_error_of([&] { read_slice(file, "m", {range}); }),
+                         "dimension 0 is not in it"));
   }
   EXPECT_TRUE(contains(whole_error_of([&] {
                          read_slice(file, "m", {{}, {}, {}});
                        }),
-                       "more ranges than dimensions: expected at most 2, got 3"));
+                       "expected at most 2, got 3"));
 }
 
 TEST(SafetensorsFileTest, SlicesOfSubByteTypes) {
@@ -171,8 +168,8 @@ TEST(SafetensorsFileTest, SlicesOfSubByteTypes) {
                                                    {"a", {{}, {.end = 3}}},
                                                    {"b", {{.begin = 1}}},
                                                    {"b", {{}, {.end = 1}}}}) {
-    EXPECT_TRUE(contains(whole_error_of([&] { read_slice(file, name, ranges); }),
-                         "does not begin and end at whole bytes"));
+    EXPECT_TRUE(
+        contains(whole_error_of([&] { read_slice(file, name, ranges); }), "at whole bytes"));
   }
 }
 

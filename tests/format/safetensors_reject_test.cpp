@@ -1,5 +1,4 @@
-// What must be refused, named by the rows of a table of the reference implementation's verdicts, and
-// where we are stricter.
+// What the reference implementation refuses must be refused, and what we are stricter about.
 #include <accelerant/format/safetensors_file.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +32,7 @@ void expect_offsets_refused(const std::string& offsets, const std::string& words
 }
 
 TEST(SafetensorsRejectTest, TooShort) {
-  expect_refused("", "too short for a safetensors file: expected at least 8 bytes, got 0");
+  expect_refused("", "expected at least 8 bytes, got 0");
   expect_refused(std::string(7, '\0'), "expected at least 8 bytes, got 7");
 }
 
@@ -42,14 +41,13 @@ TEST(SafetensorsRejectTest, NoHeader) {
 }
 
 TEST(SafetensorsRejectTest, HeaderLongerThanTheFile) {
-  expect_refused(little_endian(1000) + "{}",
-                 "longer than the file: expected at most 2 bytes, got 1000");
+  expect_refused(little_endian(1000) + "{}", "expected at most 2 bytes, got 1000");
   expect_refused(little_endian(100'000'000) + "{}", "longer than the file");
   expect_refused(little_endian(1), "longer than the file");
 }
 
 TEST(SafetensorsRejectTest, HeaderTooLong) {
-  expect_refused(little_endian(100'000'001) + "{}", "too long: expected at most 100000000 bytes");
+  expect_refused(little_endian(100'000'001) + "{}", "expected at most 100000000 bytes");
   expect_refused(little_endian(~std::uint64_t{0}) + "{}", "got 18446744073709551615");
   expect_refused(std::string("<\0\0\0\0\xff\xff\xff", 8), "too long");
   std::string header = "{}";
@@ -108,23 +106,21 @@ TEST(SafetensorsRejectTest, BadEscapes) {
 }
 
 TEST(SafetensorsRejectTest, BytesAfterTheTensors) {
-  expect_refused(file_with("{}", 1),
-                 "bytes after the last tensor: expected 0 bytes of data, got 1");
+  expect_refused(file_with("{}", 1), "expected 0 bytes of data, got 1");
   expect_refused(file_with("{" + one_u8 + "}", 2), "expected 1 bytes of data, got 2");
   expect_refused(file_with("{" + one_u8 + "}", std::string("xPK\x03\x04")),
                  "bytes after the last tensor");
 }
 
 TEST(SafetensorsRejectTest, TooFewBytes) {
-  expect_refused(file_with("{" + one_u8 + "}", 0),
-                 "too short for its tensors: expected 1 bytes of data, got 0");
+  expect_refused(file_with("{" + one_u8 + "}", 0), "expected 1 bytes of data, got 0");
 }
 
 TEST(SafetensorsRejectTest, Holes) {
   expect_refused(file_with("{" + entry("a", "U8", "1", "1,2") + "}", 2),
-                 "tensor 'a': there is a hole in front of its data: expected a begin at 0, got 1");
+                 "tensor 'a': there is a hole");
   expect_refused(file_with("{" + one_u8 + "," + entry("b", "U8", "1", "2,3") + "}", 3),
-                 "tensor 'b': there is a hole in front of its data: expected a begin at 1, got 2");
+                 "tensor 'b': there is a hole");
   expect_refused(file_with("{" + one_u8 + "," + entry("z", "U8", "0", "2,2") + "}", 1),
                  "tensor 'z': there is a hole");
 }
@@ -143,15 +139,13 @@ TEST(SafetensorsRejectTest, Overlap) {
 
 TEST(SafetensorsRejectTest, ReversedOffsets) {
   expect_offsets_refused("1,0", "hole");
-  expect_refused(
-      file_with("{" + one_u8 + "," + entry("b", "U8", "1", "1,0") + "}", 1),
-      "tensor 'b': its data end before they begin: expected an end of at least 1, got 0");
+  expect_refused(file_with("{" + one_u8 + "," + entry("b", "U8", "1", "1,0") + "}", 1),
+                 "tensor 'b': its data end before they begin");
 }
 
 TEST(SafetensorsRejectTest, SizeOfAnotherShape) {
   expect_refused(file_with("{" + entry("w", "F32", "2,2", "0,15") + "}", 15),
-                 "tensor 'w': its data do not have the size of its shape and type F32: expected 16 "
-                 "bytes, got 15");
+                 "expected 16 bytes, got 15");
   expect_refused(file_with("{" + entry("w", "F32", "2,2", "0,17") + "}", 17),
                  "expected 16 bytes, got 17");
   expect_refused(file_with("{" + entry("w", "U8", "0", "0,1") + "}", 1), "expected 0 bytes, got 1");
@@ -198,19 +192,16 @@ TEST(SafetensorsRejectTest, NumbersNobodyReads) {
 }
 
 TEST(SafetensorsRejectTest, NumberOfOffsets) {
-  expect_offsets_refused("0", "tensor 'a': 'data_offsets' has fewer than two entries");
+  expect_offsets_refused("0", "fewer than two entries");
   expect_offsets_refused("", "fewer than two entries");
   expect_offsets_refused("0,1,1", "more than two entries");
 }
 
 TEST(SafetensorsRejectTest, MissingFields) {
-  expect_header_refused(R"({"a":{"shape":[0],"data_offsets":[0,0]}})",
-                        "tensor 'a': the field 'dtype' is missing");
-  expect_header_refused(R"({"a":{"dtype":"U8","data_offsets":[0,0]}})",
-                        "the field 'shape' is missing");
-  expect_header_refused(R"({"a":{"dtype":"U8","shape":[0]}})",
-                        "the field 'data_offsets' is missing");
-  expect_header_refused(R"({"a":{}})", "the field 'dtype' is missing");
+  expect_header_refused(R"({"a":{"shape":[0],"data_offsets":[0,0]}})", "'dtype' is missing");
+  expect_header_refused(R"({"a":{"dtype":"U8","data_offsets":[0,0]}})", "'shape' is missing");
+  expect_header_refused(R"({"a":{"dtype":"U8","shape":[0]}})", "'data_offsets' is missing");
+  expect_header_refused(R"({"a":{}})", "'dtype' is missing");
 }
 
 TEST(SafetensorsRejectTest, EntriesOfAnotherKind) {
@@ -238,12 +229,12 @@ TEST(SafetensorsRejectTest, FieldsTwice) {
   expect_header_refused(R"({"__metadata__":null,"__metadata__":null})",
                         "'__metadata__' is there twice");
   expect_header_refused(R"({"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
-                        "tensor 'a': the field 'dtype' is there twice");
+                        "'dtype' is there twice");
   expect_header_refused(R"({"a":{"dtype":"U8","shape":[0],"shape":[0],"data_offsets":[0,0]}})",
-                        "the field 'shape' is there twice");
+                        "'shape' is there twice");
   expect_header_refused(
       R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"data_offsets":[0,0]}})",
-      "the field 'data_offsets' is there twice");
+      "'data_offsets' is there twice");
 }
 
 TEST(SafetensorsRejectTest, MetadataOfAnotherKind) {
@@ -270,8 +261,7 @@ TEST(SafetensorsRejectTest, DeepNesting) {
 // --- Stricter than the reference ------------------------------------------------------------------
 
 TEST(SafetensorsStricterTest, NamesTwice) {
-  expect_refused(file_with("{" + one_u8 + "," + one_u8 + "}", 1),
-                 "tensor 'a': the name is there twice");
+  expect_refused(file_with("{" + one_u8 + "," + one_u8 + "}", 1), "'a': the name is there twice");
   expect_refused(file_with("{" + one_u8 + "," + entry("a", "I8", "1", "0,1") + "}", 1),
                  "is there twice");
   expect_refused(file_with("{" + one_u8 + "," + entry("\\u0061", "I8", "1", "1,2") + "}", 2),
@@ -283,7 +273,7 @@ TEST(SafetensorsStricterTest, NamesTwice) {
 
 TEST(SafetensorsStricterTest, MetadataKeysTwice) {
   expect_header_refused(R"({"__metadata__":{"a":"1","b":"2","a":"1"}})",
-                        "the key 'a' of '__metadata__' is there twice");
+                        "the key 'a' of '__metadata__'");
 }
 
 TEST(SafetensorsStricterTest, EntryAsArray) {
@@ -307,14 +297,14 @@ TEST(SafetensorsStricterTest, OverflowBesideAZero) {
 }
 
 TEST(SafetensorsStricterTest, OffsetsNearTheEndOfNumbers) {
-  expect_offsets_refused("0,18446744073709551615", "expected 1 bytes, got 18446744073709551615");
+  expect_offsets_refused("0,18446744073709551615", "got 18446744073709551615");
   expect_offsets_refused("18446744073709551615,18446744073709551615", "hole");
 }
 
 TEST(SafetensorsStricterTest, Rank) {
   std::string ones = "1";
   for (int i = 1; i < 65; ++i) ones += ",1";
-  expect_shape_refused(ones, "tensor 'a': more than 64 dimensions");
+  expect_shape_refused(ones, "more than 64 dimensions");
 }
 
 TEST(SafetensorsStricterTest, NamesInMessagesAreShortAndPrintable) {

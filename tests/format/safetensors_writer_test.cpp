@@ -123,28 +123,23 @@ TEST(SafetensorsWriterTest, WrongNumberOfBytesProduced) {
         }};
   };
   EXPECT_NO_THROW(written({produce(4)}));
-  EXPECT_EQ(whole_error_of([&] { written({produce(3)}); }),
-            "tensor 'a': fewer bytes were produced than it has: expected 4, got 3");
-  EXPECT_EQ(whole_error_of([&] { written({produce(5)}); }),
-            "tensor 'a': more bytes were produced than it has: expected 4, got at least 5");
+  EXPECT_TRUE(contains(whole_error_of([&] { written({produce(3)}); }), "expected 4, got 3"));
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { written({produce(5)}); }), "expected 4, got at least 5"));
 }
 
 TEST(SafetensorsWriterTest, RefusedBeforeAnythingIsWritten) {
-  EXPECT_EQ(refusal({tensor("a", DType::u8, {1}), tensor("b", DType::u8, {1}),
-                     tensor("a", DType::f32, {1})}),
-            "tensor 'a': the name is there twice");
-  EXPECT_EQ(refusal({tensor("__metadata__", DType::u8, {1})}),
-            "tensor '__metadata__': the name is reserved");
+  EXPECT_TRUE(contains(refusal({tensor("a", DType::u8, {1}), tensor("b", DType::u8, {1}),
+                                tensor("a", DType::f32, {1})}),
+                       "'a': the name is there twice"));
+  EXPECT_TRUE(contains(refusal({tensor("__metadata__", DType::u8, {1})}), "the name is reserved"));
   EXPECT_TRUE(contains(refusal({tensor("\xFF", DType::u8, {1})}), "no valid UTF-8"));
-  EXPECT_TRUE(contains(refusal({}, Metadata{{"k", "\xC0\x80"}}),
-                       "metadata 'k': the text is no valid UTF-8"));
+  EXPECT_TRUE(contains(refusal({}, Metadata{{"k", "\xC0\x80"}}), "metadata 'k'"));
   EXPECT_TRUE(contains(refusal({}, Metadata{{"\xFF", ""}}), "no valid UTF-8"));
 
   TensorToWrite short_data = tensor("a", DType::f32, {2});
   short_data.data = short_data.data.first(7);
-  EXPECT_EQ(
-      refusal({short_data}),
-      "tensor 'a': its data do not have the size of its shape and type: expected 8 bytes, got 7");
+  EXPECT_TRUE(contains(refusal({short_data}), "expected 8 bytes, got 7"));
   TensorToWrite both = tensor("a", DType::f32, {2});
   both.produce = [](ByteSink&) {};
   EXPECT_TRUE(contains(refusal({both}), "both data and a function"));
@@ -155,7 +150,7 @@ TEST(SafetensorsWriterTest, RefusedBeforeAnythingIsWritten) {
       contains(refusal({tensor("a", DType::u8, {std::int64_t{1} << 40, std::int64_t{1} << 40})}),
                "too many elements of type U8"));
   EXPECT_TRUE(contains(refusal({tensor("a", DType::u8, std::vector<std::int64_t>(65, 1))}),
-                       "too many dimensions: expected at most 64, got 65"));
+                       "expected at most 64, got 65"));
   const auto large = [](const std::string& name) {
     return TensorToWrite{.name = name,
                          .dtype = DType::u8,
@@ -175,8 +170,7 @@ TEST(SafetensorsWriterTest, HeaderTooLong) {
   const std::size_t rest =
       std::string("{\"\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}").size();
   EXPECT_NO_THROW(written(with_name(100'000'000 - rest)));
-  EXPECT_TRUE(contains(refusal(with_name(100'000'001 - rest)),
-                       "would be too long: expected at most 100000000 bytes, got 100000008"));
+  EXPECT_TRUE(contains(refusal(with_name(100'000'001 - rest)), "got 100000008"));
 }
 
 TEST(SafetensorsWriterTest, SavesWholeOrNotAtAll) {
@@ -202,8 +196,8 @@ TEST(SafetensorsWriterTest, SavesWholeOrNotAtAll) {
 
 TEST(AtomicFileTest, Errors) {
   const TempFolder folder;
-  EXPECT_TRUE(contains(whole_error_of([&] { AtomicFile(folder.path("no/x")); }),
-                       "cannot be made: got No such file"));
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { AtomicFile(folder.path("no/x")); }), "got No such file"));
   AtomicFile file(folder.path("x"));
   file.write(as_bytes("a"));
   file.commit();

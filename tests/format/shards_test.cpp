@@ -38,8 +38,8 @@ TEST(ByteSizeTest, Units) {
 TEST(ByteSizeTest, OtherTexts) {
   for (const std::string text : {"", "5", "GB", " GB", "5XB", "5B", "-5GB", "infGB", "nanGB",
                                  "1_0GB", "5 5GB", "0x5GB", "5GBB", "1e30TB", "+5GB", "KiB"}) {
-    EXPECT_TRUE(contains(whole_error_of([&] { parse_byte_size(text); }),
-                         "the text is no number of bytes: expected a number and one of KB"))
+    EXPECT_TRUE(
+        contains(whole_error_of([&] { parse_byte_size(text); }), "expected a number and one of KB"))
         << text;
   }
 }
@@ -81,7 +81,7 @@ TEST(ShardSplitTest, SharedMemoryStaysTogether) {
 TEST(ShardSplitTest, Refused) {
   const std::vector<TensorToPlace> twice = {{"a", 6}, {"a", 6}};
   EXPECT_TRUE(contains(whole_error_of([&] { split_into_shards(twice, 10); }),
-                       "tensor 'a': the name is there twice"));
+                       "'a': the name is there twice"));
   const std::vector<TensorToPlace> large = {{"a", ~std::uint64_t{0}}, {"b", 1}};
   EXPECT_TRUE(contains(whole_error_of([&] { split_into_shards(large, 10); }), "too large"));
   EXPECT_EQ(split_into_shards(std::vector<TensorToPlace>{{"a", 7}, {"b", 1}}, ~std::uint64_t{0})
@@ -172,8 +172,7 @@ TEST(ShardIndexTest, NamesThatLeaveTheFolder) {
         "C:x.safetensors", "C:\\x.safetensors", "../x.safetensors", "..\\x.safetensors",
         "a/../x.safetensors", "a\\..\\..\\x.safetensors", "x.bin", "x.SAFETENSORS", "", "..",
         "x.safetensors/.."}) {
-    EXPECT_TRUE(
-        contains(whole_error_of([&] { check_shard_name(file); }), "the name of a shard is refused"))
+    EXPECT_TRUE(contains(whole_error_of([&] { check_shard_name(file); }), "name of a shard"))
         << file;
   }
   const std::string with_zero("x\0.safetensors", 14);
@@ -181,8 +180,7 @@ TEST(ShardIndexTest, NamesThatLeaveTheFolder) {
   EXPECT_TRUE(contains(whole_error_of([] {
                          parse_shard_index(R"({"weight_map":{"a":"../x.safetensors"}})", "i.json");
                        }),
-                       "i.json: the name of a shard is refused: expected a path without '..', got "
-                       "'../x.safetensors'"));
+                       "got '../x.safetensors'"));
 }
 
 }  // namespace

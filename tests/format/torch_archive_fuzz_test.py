@@ -13,6 +13,7 @@ import zipfile
 
 import pytest
 import torch
+from damage import damage
 from torch_values import describe, difference, python_load, random_value, real_states
 
 TOPIC = "torch_archive"
@@ -128,27 +129,7 @@ def test_what_is_no_plain_data_is_refused(replay, tmp_path):
 # --- Damage ---------------------------------------------------------------------------------------
 
 
-def damage(rng, content):
-    """The bytes with some of them changed, removed, doubled or added."""
-    content = bytearray(content)
-    for _ in range(rng.choice([1, 1, 1, 2, 5])):
-        place = rng.randrange(len(content) + 1)
-        kind = rng.randrange(6)
-        if kind == 0 and place < len(content):
-            content[place] ^= 1 << rng.randrange(8)
-        elif kind == 1 and place < len(content):
-            content[place] = rng.randrange(256)
-        elif kind == 2:
-            del content[place:place + rng.randint(1, 4)]
-        elif kind == 3:
-            content[place:place] = content[place:place + rng.randint(1, 20)]
-        elif kind == 4 and len(content) > 8:
-            other = rng.randrange(len(content))
-            size = rng.randint(1, 16)
-            content[place:place + size] = content[other:other + size]
-        else:
-            content[place:place] = bytes([rng.choice(b"()]}.tRabsuQqhKMJGNX\x85\x86\x87\x88\x89\x8a")])
-    return bytes(content)
+OPCODES = [bytes([code]) for code in b"()]}.tRabsuQqhKMJGNX\x85\x86\x87\x88\x89\x8a"]
 
 
 def with_pickle(archive, pickle):
@@ -182,9 +163,9 @@ def test_damaged_files(replay, rng, tmp_path):
         in_pickle = rng.random() < 0.7
         if in_pickle:
             pickle = zipfile.ZipFile(io.BytesIO(archive)).read("archive/data.pkl")
-            content = with_pickle(archive, damage(rng, pickle))
+            content = with_pickle(archive, damage(rng, pickle, OPCODES))
         else:
-            content = damage(rng, archive)
+            content = damage(rng, archive, OPCODES)
         (tmp_path / "damaged.pt").write_bytes(content)
         result = replay({"op": "read", "path": path, "verify": rng.random() < 0.5})
         if "error" in result:

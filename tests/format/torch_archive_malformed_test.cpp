@@ -62,9 +62,8 @@ TEST(MalformedPickle, IsRefusedWhereItEndsEarly) {
   for (std::size_t size = 0; size < whole.size(); ++size) {
     EXPECT_FALSE(refusal_of_pickle(whole.substr(0, size)).empty());
   }
-  EXPECT_TRUE(contains(refusal_of_pickle(""), "cut off: expected 1 more bytes, got 0"));
-  EXPECT_TRUE(
-      contains(refusal_of_value("X\xff\xff\xff\xff"), "cut off: expected 4294967295 more bytes"));
+  EXPECT_TRUE(contains(refusal_of_pickle(""), "expected 1 more bytes, got 0"));
+  EXPECT_TRUE(contains(refusal_of_value("X\xff\xff\xff\xff"), "expected 4294967295 more bytes"));
   EXPECT_TRUE(contains(refusal_of_value("\x8d\xff\xff\xff\xff\xff\xff\xff\xff"), "cut off"));
   EXPECT_TRUE(contains(refusal_of_value("\x8b\xff\xff\xff\xff"), "cut off"));
   EXPECT_TRUE(contains(refusal_of_value("\x95\xff\xff\xff\xff\xff\xff\xff\xff"), "cut off"));
@@ -171,7 +170,7 @@ TEST(MalformedPickle, CannotReachOutOfAStorage) {
   EXPECT_TRUE(contains(with("N", "K\0"s, ")", ")"), "expected a storage, got None"));
   EXPECT_TRUE(contains(with(pickled_storage("1"), "K\0"s, ")", ")"), "lacks data/1"));
   EXPECT_TRUE(contains(with(pickled_storage("0", "torch\nFloatStorage", 5), "K\0"s, ")", ")"),
-                       "wrong size: expected 20 bytes, got 24"));
+                       "expected 20 bytes, got 24"));
   EXPECT_TRUE(contains(
       with(pickled_storage("0", "torch\nLongStorage", 3), "K\0"s, ")", ")", "\x88"), "gradient"));
   EXPECT_TRUE(contains(with(pickled_storage("0", "collections\nOrderedDict"), "K\0"s, ")", ")"),
@@ -254,7 +253,7 @@ TEST(MalformedArchive, NoticesDamagedStoragesWhenTheyAreUsed) {
   const PlainValue value = read_back(archive);
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(contains(error_of([&] { value.as_tensor().storage->bytes(); }),
-                         "checksum of its record data/0 is wrong"));
+                         "checksum of its record data/0"));
   }
   const PlainValue unchecked = read_back(archive, {.verify_checksums = false});
   EXPECT_EQ(text_of(unchecked.as_tensor().storage->bytes()), "jello");

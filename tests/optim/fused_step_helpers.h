@@ -5,6 +5,10 @@
 #include <accelerant/optim/lion.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <optional>
+#include <vector>
+
 #include "optim/optimizer_nets.h"
 
 // Every optimizer that the fused step takes.
@@ -35,12 +39,34 @@ inline std::vector<at::Tensor> awkward_parameters(at::TensorOptions options) {
   return parameters;
 }
 
-inline std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+inline std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors,
+                                         std::optional<at::ScalarType> type = std::nullopt) {
   std::vector<at::Tensor> copies;
   for (const at::Tensor& tensor : tensors) {
-    copies.push_back(tensor.detach().clone().requires_grad_());
+    copies.push_back(tensor.detach()
+                         .to(type.value_or(tensor.scalar_type()), /*non_blocking=*/false,
+                             /*copy=*/true)
+                         .requires_grad_());
   }
   return copies;
+}
+
+// Two optimizers of a kind over parameters with the same values: one to step by FusedStep, one by itself.
+struct Twins {
+  std::vector<at::Tensor> ours;
+  std::vector<at::Tensor> theirs;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;  // over ours
+  std::unique_ptr<torch::optim::Optimizer> stock;      // over theirs
+};
+
+inline Twins twins(const OptimizerCase& kind, at::TensorOptions options,
+                   std::optional<at::ScalarType> type_of_theirs = std::nullopt) {
+  Twins made;
+  made.ours = awkward_parameters(options);
+  made.theirs = copies_of(made.ours, type_of_theirs);
+  made.optimizer = kind.make(made.ours);
+  made.stock = kind.make(made.theirs);
+  return made;
 }
 
 inline void set_random_gradients(const std::vector<at::Tensor>& parameters, double scale = 1.0) {
@@ -62,7 +88,8 @@ inline void copy_gradients(const std::vector<at::Tensor>& from, const std::vecto
                            double factor = 1.0) {
   for (std::size_t i = 0; i < from.size(); ++i) {
     const at::Tensor& gradient = from[i].grad();
-    to[i].mutable_grad() = gradient.defined() ? gradient.detach().mul(factor) : at::Tensor();
+    to[i].mutable_grad() =
+        gradient.defined() ? gradient.detach().to(to[i].scalar_type()).mul(factor) : at::Tensor();
   }
 }
 

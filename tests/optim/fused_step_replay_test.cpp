@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "optim/fused_step_helpers.h"
+#include "optim/fused_step_replay.h"
 #include "support/expect_error.h"
 #include "support/on_device.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 using accelerant::FusedStep;
 using accelerant::RateChoice;
+using Replay = accelerant::FusedStepReplay;
 
 // Two param groups, with the gradients that all steps have.
 struct TwoGroups {
@@ -52,7 +54,7 @@ TEST_P(FusedStepReplay, AStepOutsideOfGraphsHasTheRatesOfTheOptions) {
   TwoGroups theirs(options());
   FusedStep fused(ours.optimizer);
   for (int i = 0; i < 4; ++i) {
-    fused.prepare_replay(choice_of(i % 3));  // before the first step there is nothing to prepare
+    Replay(fused).prepare(choice_of(i % 3));  // before the first step there is nothing to prepare
     fused.step();
     theirs.optimizer.step();
   }
@@ -65,7 +67,7 @@ TEST_P(FusedStepReplay, AChoiceMustFitTheGroups) {
   fused.step();
   RateChoice choice = choice_of(0);
   choice.rates[1].pop_back();
-  const std::string error = whole_error_of([&] { fused.prepare_replay(choice); });
+  const std::string error = whole_error_of([&] { Replay(fused).prepare(choice); });
   EXPECT_TRUE(contains(error, "a rate for each of 2 param groups")) << error;
 }
 
@@ -78,12 +80,12 @@ TEST(FusedStepReplayOnCuda, TheDeviceChoosesTheRates) {
   FusedStep fused(ours.optimizer);
   fused.step();  // warm up
   theirs.optimizer.step();
-  fused.prepare_replay();
+  Replay(fused).prepare();
   at::cuda::CUDAGraph graph;
   graph.capture_begin();
   fused.step();
   graph.capture_end();
-  const std::vector<at::Tensor> memory = fused.take_memory_of_graphs();
+  const std::vector<at::Tensor> memory = Replay(fused).take_memory_of_graphs();
 
   const std::vector<std::vector<double>> rates{{1, 2}, {3, 4}, {5, 6}};
   const at::Tensor which = torch::zeros({1}, at::device(at::kCUDA).dtype(at::kLong));
@@ -93,15 +95,15 @@ TEST(FusedStepReplayOnCuda, TheDeviceChoosesTheRates) {
       // Behind a long kernel, so that the host cannot know it.
       const at::Tensor big = torch::randn({2048, 2048}, at::kCUDA);
       which.copy_((big.mm(big).sum() * 0 + i % 3).to(at::kLong));
-      fused.prepare_replay(RateChoice{.rates = rates, .which = which});
+      Replay(fused).prepare(RateChoice{.rates = rates, .which = which});
       theirs.set_rates(rates[static_cast<std::size_t>(i % 3)][0],
                        rates[static_cast<std::size_t>(i % 3)][1]);
     } else {
-      fused.prepare_replay();
+      Replay(fused).prepare();
       theirs.set_rates(0.5, 0.5);
     }
     graph.replay();
-    fused.note_replayed();
+    Replay(fused).note_replayed();
     theirs.optimizer.step();
   }
   expect_same(ours.parameters, theirs.parameters, "SGD");
@@ -136,19 +138,19 @@ class CapturedGroups {
 
   template <class Work>
   void capture(at::cuda::CUDAGraph& captured, bool reserves, const Work& work) {
-    fused.prepare_replay();
-    if (reserves) fused.reserve_for_capture();
+    Replay(fused).prepare();
+    if (reserves) Replay(fused).reserve_for_capture();
     captured.capture_begin();
     work();
     captured.capture_end();
-    std::ranges::move(fused.take_memory_of_graphs(), std::back_inserter(memory_));
+    std::ranges::move(Replay(fused).take_memory_of_graphs(), std::back_inserter(memory_));
   }
 
   void replay(at::cuda::CUDAGraph& captured) {
     overwrite_free_memory();
-    fused.prepare_replay();
+    Replay(fused).prepare();
     captured.replay();
-    fused.note_replayed();
+    Replay(fused).note_replayed();
   }
 
   TwoGroups groups{at::kCUDA};

@@ -26,10 +26,7 @@ ON_EVERY_DEVICE(FusedStepScaling);
 TEST_P(FusedStepScaling, AgreesWithThePlainPath) {
   for (const OptimizerCase& kind : fused_optimizers()) {
     for (const bool unscale_first : {false, true}) {
-      const auto ours = awkward_parameters(options());
-      const auto theirs = copies_of(ours);
-      const auto optimizer = kind.make(ours);
-      const auto stock = kind.make(theirs);
+      const auto [ours, theirs, optimizer, stock] = twins(kind, options());
       FusedStep fused(*optimizer);
       GradScaler our_scaler = started_scaler(device(), {.init_scale = 1024, .growth_interval = 3});
       GradScaler their_scaler =
@@ -64,7 +61,7 @@ TEST_P(FusedStepScaling, GradientsKeepTheirScaledValues) {
   torch::optim::SGD optimizer({parameter}, 1.0);
   FusedStep fused(optimizer);
   GradScaler scaler = started_scaler(device(), 4.0);
-  EXPECT_FALSE(scaler.step(fused).skipped());
+  EXPECT_FALSE(fused.step(scaler).skipped());
   EXPECT_TRUE(all_equal(parameter.grad(), 8.0));
   EXPECT_TRUE(all_equal(parameter, -2.0));
 }
@@ -197,33 +194,30 @@ TEST_P(FusedStepScaling, SeveralOptimizersAndScalers) {
   EXPECT_FALSE(sharing_fused.step(other).skipped());
 }
 
+// Parameters of 16 bits are what exact ones are when rounded.
+void expect_close_when_rounded(const std::vector<at::Tensor>& ours,
+                               const std::vector<at::Tensor>& exact, double absolute,
+                               const std::string& what) {
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const at::ScalarType type = ours[i].scalar_type();
+    EXPECT_TRUE(torch::allclose(ours[i].to(at::kFloat), exact[i].to(type).to(at::kFloat),
+                                type == at::kHalf ? 1e-3 : 8e-3, absolute))
+        << what << " " << type << " parameter " << i;
+  }
+}
+
 TEST_P(FusedStepScaling, SixteenBitParameters) {
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
     for (const OptimizerCase& kind : fused_optimizers()) {
-      const auto ours = awkward_parameters(options(type));
-      const auto exact = [&] {
-        std::vector<at::Tensor> wide;
-        for (const at::Tensor& parameter : ours) {
-          wide.push_back(parameter.detach().to(at::kFloat).requires_grad_());
-        }
-        return wide;
-      }();
-      const auto optimizer = kind.make(ours);
-      const auto stock = kind.make(exact);
+      const auto [ours, exact, optimizer, stock] = twins(kind, options(type), at::kFloat);
       FusedStep fused(*optimizer);
       GradScaler scaler = started_scaler(device(), 1.0);
       set_large_random_gradients(ours);
-      for (std::size_t i = 0; i < ours.size(); ++i) {
-        exact[i].mutable_grad() = ours[i].grad().to(at::kFloat);
-      }
+      copy_gradients(ours, exact);
       EXPECT_FALSE(fused.step(scaler).skipped());
       stock->step();
       // Rounded once, at the end.
-      for (std::size_t i = 0; i < ours.size(); ++i) {
-        EXPECT_TRUE(torch::allclose(ours[i].to(at::kFloat), exact[i].to(type).to(at::kFloat),
-                                    type == at::kHalf ? 1e-3 : 8e-3, 1e-6))
-            << kind.name << " " << type << " parameter " << i;
-      }
+      expect_close_when_rounded(ours, exact, 1e-6, kind.name);
     }
   }
 }
@@ -231,20 +225,12 @@ TEST_P(FusedStepScaling, SixteenBitParameters) {
 TEST_P(FusedStepScaling, MasterWeightsKeepWhatSixteenBitsLose) {
   for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
     for (const OptimizerCase& kind : fused_optimizers()) {
-      const auto ours = awkward_parameters(options(type));
-      std::vector<at::Tensor> exact;
-      for (const at::Tensor& parameter : ours) {
-        exact.push_back(parameter.detach().to(at::kFloat).requires_grad_());
-      }
-      const auto optimizer = kind.make(ours);
-      const auto stock = kind.make(exact);
+      const auto [ours, exact, optimizer, stock] = twins(kind, options(type), at::kFloat);
       std::optional<FusedStep> fused(std::in_place, *optimizer,
                                      accelerant::FusedStepOptions{.master_weights = true});
       for (int i = 0; i < 6; ++i) {
         set_large_random_gradients(ours);
-        for (std::size_t p = 0; p < ours.size(); ++p) {
-          exact[p].mutable_grad() = ours[p].grad().to(at::kFloat);
-        }
+        copy_gradients(ours, exact);
         fused->step();
         stock->step();
         if (i == 2) {  // a new engine goes on with the same master copies
@@ -253,11 +239,7 @@ TEST_P(FusedStepScaling, MasterWeightsKeepWhatSixteenBitsLose) {
           fused.emplace(*optimizer, accelerant::FusedStepOptions{.master_weights = true});
         }
       }
-      for (std::size_t i = 0; i < ours.size(); ++i) {
-        EXPECT_TRUE(torch::allclose(ours[i].to(at::kFloat), exact[i].to(type).to(at::kFloat),
-                                    type == at::kHalf ? 1e-3 : 8e-3, 1e-3))
-            << kind.name << " " << type << " parameter " << i;
-      }
+      expect_close_when_rounded(ours, exact, 1e-3, kind.name);
       const auto saved = accelerant::optim::optimizer_state_dict(*optimizer, {});
       const at::Tensor* const master = saved.tensors.find("master_param.group.0.6");
       ASSERT_NE(master, nullptr) << kind.name;
@@ -300,10 +282,7 @@ TEST_P(FusedStepScaling, MixedTypesOfGradients) {
 
 TEST(FusedStepDouble, StepsAsTheOptimizerItself) {
   for (const OptimizerCase& kind : fused_optimizers()) {
-    const auto ours = awkward_parameters(at::kDouble);
-    const auto theirs = copies_of(ours);
-    const auto optimizer = kind.make(ours);
-    const auto stock = kind.make(theirs);
+    const auto [ours, theirs, optimizer, stock] = twins(kind, at::kDouble);
     FusedStep fused(*optimizer);
     for (int i = 0; i < 5; ++i) {
       set_random_gradients(ours);

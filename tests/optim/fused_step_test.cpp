@@ -1,7 +1,7 @@
 // FusedStep against the optimizers' own steps.
-#include "accelerant/core/log.h"
 #include "optim/fused_step_helpers.h"
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 #include "support/on_device.h"
 
 namespace {
@@ -20,10 +20,7 @@ ON_EVERY_DEVICE(FusedStepTest);
 
 TEST_P(FusedStepTest, StepsAsTheOptimizerItself) {
   for (const OptimizerCase& kind : fused_optimizers()) {
-    const auto ours = awkward_parameters(options());
-    const auto theirs = copies_of(ours);
-    const auto optimizer = kind.make(ours);
-    const auto stock = kind.make(theirs);
+    const auto [ours, theirs, optimizer, stock] = twins(kind, options());
     FusedStep fused(*optimizer);
     for (int i = 0; i < 10; ++i) {
       set_random_gradients(ours);
@@ -39,10 +36,7 @@ TEST_P(FusedStepTest, StepsAsTheOptimizerItself) {
 
 TEST_P(FusedStepTest, KeepsItsStateInTheOptimizer) {
   for (const OptimizerCase& kind : fused_optimizers()) {
-    const auto ours = awkward_parameters(options());
-    const auto theirs = copies_of(ours);
-    const auto optimizer = kind.make(ours);
-    const auto stock = kind.make(theirs);
+    const auto [ours, theirs, optimizer, stock] = twins(kind, options());
     FusedStep fused(*optimizer);
     for (int i = 0; i < 3; ++i) {
       set_random_gradients(ours);
@@ -68,10 +62,7 @@ TEST_P(FusedStepTest, KeepsItsStateInTheOptimizer) {
 TEST_P(FusedStepTest, TakesOverInTheMiddleAndGivesBack) {
   for (const OptimizerCase& kind : fused_optimizers()) {
     for (const bool fused_first : {true, false}) {
-      const auto ours = awkward_parameters(options());
-      const auto theirs = copies_of(ours);
-      const auto optimizer = kind.make(ours);
-      const auto stock = kind.make(theirs);
+      const auto [ours, theirs, optimizer, stock] = twins(kind, options());
       const auto train = [&](bool by_fused) {
         std::optional<FusedStep> fused;
         if (by_fused) fused.emplace(*optimizer);
@@ -280,8 +271,7 @@ TEST_P(FusedStepTest, SparseGradientsAreLeftToTheOptimizer) {
   at::Tensor dense = full({2}, 1.0).requires_grad_();
   torch::optim::SGD optimizer({table, dense}, torch::optim::SGDOptions(1.0));
   FusedStep fused(optimizer);
-  int warnings = 0;
-  const auto before = accelerant::set_log_handler([&](auto, auto) { ++warnings; });
+  const GatheredLog log;
   for (int i = 0; i < 2; ++i) {
     table.mutable_grad() = torch::sparse_coo_tensor(
         torch::tensor({{1}}, options(at::kLong)), torch::tensor({{3.0F, 4.0F}}, options()), {4, 2});
@@ -289,8 +279,7 @@ TEST_P(FusedStepTest, SparseGradientsAreLeftToTheOptimizer) {
     EXPECT_FLOAT_EQ(fused.clip_grad_norm_(1.0).item<float>(), 5.0F);
     fused.step();
   }
-  accelerant::set_log_handler(before);
-  EXPECT_EQ(warnings, 1);
+  EXPECT_EQ(log.messages().size(), 1U);
   EXPECT_TRUE(torch::allclose(table[1], torch::tensor({-0.2F, -0.6F}, options())));
   table.mutable_grad() = full({4, 2}, 1.0);
   fused.step();

@@ -2,6 +2,7 @@
 #include <accelerant/optim/lion.h>
 #include <accelerant/optim/optimizer_state.h>
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "support/expect_error.h"

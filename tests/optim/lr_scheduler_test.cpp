@@ -1,12 +1,12 @@
 #include "accelerant/optim/lr_scheduler.h"
 
 #include <accelerant/amp/step_result.h>
-#include <accelerant/core/log.h>
 #include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
 
 #include "support/expect_error.h"
+#include "support/gathered_log.h"
 
 namespace {
 
@@ -230,15 +230,12 @@ TEST(LrScheduler, CanBeMovedAndAssigned) {
 
 TEST(LrScheduler, WarnsOfRatesThatAnotherSchedulerHasSet) {
   torch::optim::SGD optimizer(parameters(), 1.0);
-  std::vector<std::string> messages;
-  const auto before = accelerant::set_log_handler(
-      [&](accelerant::LogLevel, std::string_view message) { messages.emplace_back(message); });
+  const GatheredLog log;
   constant_with_warmup(optimizer, {.warmup_steps = 5});
-  EXPECT_TRUE(messages.empty());
+  EXPECT_TRUE(log.messages().empty());
   constant(optimizer);
-  accelerant::set_log_handler(before);
-  ASSERT_EQ(messages.size(), 1U);
-  EXPECT_TRUE(contains(messages[0], "all base rates are 0"));
+  EXPECT_EQ(log.messages().size(), 1U);
+  EXPECT_TRUE(contains(log.text(), "all base rates are 0"));
 }
 
 TEST(LrScheduler, EveryKindHasAFunction) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <accelerant/optim/optimizer_state.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -99,15 +101,29 @@ struct Training {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
 
+// Whether both, trained for more steps, end with the same weights.
+inline bool go_on_alike(Training& a, Training& b, int64_t from, int64_t steps) {
+  a.run(from, steps);
+  b.run(from, steps);
+  return a.has_weights_of(b);
+}
+
 inline Training adamw_training(int64_t steps) {
   Training training(maker<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01)));
   training.run(0, steps);
   return training;
 }
 
+inline void expect_same_tensors(const accelerant::NamedState& actual,
+                                const accelerant::NamedState& expected) {
+  for (const auto& item : expected.tensors) {
+    EXPECT_TRUE(item.value().equal(actual.tensors[item.key()])) << item.key();
+  }
+}
+
 // As after writing and reading files: JSON as text, and tensors that are copies.
 inline accelerant::NamedState written_and_read(const accelerant::NamedState& state) {
-  accelerant::NamedState copy{.values = nlohmann::json::parse(state.values.dump())};
+  accelerant::NamedState copy{.values = nlohmann::json::parse(state.values->dump())};
   for (const auto& item : state.tensors) copy.tensors.insert(item.key(), item.value().clone());
   return copy;
 }

@@ -22,9 +22,7 @@ std::string refusal(Training& training, Spoil&& spoil) {
   const std::string error = whole_error_of([&] { training.load(state); });
   const NamedState after = training.save();
   EXPECT_EQ(after.values, before.values);
-  for (const auto& item : before.tensors) {
-    EXPECT_TRUE(item.value().equal(after.tensors[item.key()])) << item.key();
-  }
+  expect_same_tensors(after, before);
   return error;
 }
 
@@ -47,7 +45,7 @@ TEST(OptimizerStateErrors, AllFaultsAtOnceAndNothingIsChanged) {
        {"does not fit this AdamW", "lacks 'first.bias'", "has 'first.bios'",
         "'eps' of group 0 is \"small\", not a number", "an option 'maximize'", "lacks 'amsgrad'",
         "'step' of the state of 'last.weight' is -1", "a state for 'stranger'",
-        "'exp_avg.first.weight' is a tensor of float [4, 4] where one of fractions [4, 3]",
+        "'exp_avg.first.weight' is a tensor of float [4, 4]",
         "'exp_avg_sq.first.weight' is a tensor of long", "'exp_avg_sq.last.bias' is missing",
         "'exp_avg.nobody' belongs to nothing"}) {
     EXPECT_TRUE(contains(error, part));
@@ -64,7 +62,7 @@ TEST(OptimizerStateErrors, OtherKindsAndGroups) {
                                  state.values["param_groups"].push_back(
                                      state.values["param_groups"][0]);
                                }),
-                       "it has 2 param groups, the optimizer has 1"));
+                       "it has 2 param groups"));
 }
 
 TEST(OptimizerStateErrors, WhatIsNoStateAtAll) {
@@ -80,7 +78,7 @@ TEST(OptimizerStateErrors, WhatIsNoStateAtAll) {
   };
   for (const json& values : bad) {
     EXPECT_TRUE(contains(refusal(training, [&](NamedState& state) { state.values = values; }),
-                         "this is not the state of an optimizer"))
+                         "not the state of an optimizer"))
         << values;
   }
 }
@@ -108,7 +106,7 @@ TEST(OptimizerStateErrors, ListsOfLbfgsThatDoNotFit) {
   EXPECT_TRUE(contains(
       refusal(training,
               [](NamedState& state) { state.values["param_groups"][0]["history_size"] = 1; }),
-      "the list 'al' of 'first.weight' has the length 100"));
+      "'al' of 'first.weight' has the length 100"));
   EXPECT_TRUE(contains(
       refusal(training, [](NamedState& state) { state.values["state"]["first.weight"]["ro"] = 1; }),
       "the list 'ro'"));

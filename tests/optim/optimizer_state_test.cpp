@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "optim/python_optimizer_state.h"
 #include "optim/optimizer_nets.h"
+#include "optim/python_optimizer_state.h"
 #include "support/expect_error.h"
 #include "support/fused_adam.h"
 
@@ -34,9 +34,7 @@ TEST_P(EveryOptimizer, ContinuesBitForBitInAFreshOne) {
   fresh.take_weights_of(original);
   fresh.load(saved);
   EXPECT_EQ(fresh.save().values, original.save().values);
-  original.run(5, 5);
-  fresh.run(5, 5);
-  EXPECT_TRUE(fresh.has_weights_of(original));
+  EXPECT_TRUE(go_on_alike(original, fresh, 5, 5));
   EXPECT_EQ(fresh.save().values, original.save().values);
 
   // Without the state it would not: the test can fail.
@@ -44,9 +42,7 @@ TEST_P(EveryOptimizer, ContinuesBitForBitInAFreshOne) {
   Training other(GetParam().make);
   other.run(0, 5);
   other.take_weights_of(original);
-  original.run(10, 3);
-  other.run(10, 3);
-  EXPECT_FALSE(other.has_weights_of(original));
+  EXPECT_FALSE(go_on_alike(original, other, 10, 3));
 }
 
 TEST_P(EveryOptimizer, ContinuesBitForBitInOneThatHasGoneElsewhere) {
@@ -57,9 +53,7 @@ TEST_P(EveryOptimizer, ContinuesBitForBitInOneThatHasGoneElsewhere) {
   other.run(100, 9);
   other.take_weights_of(original);
   other.load(saved);
-  original.run(4, 6);
-  other.run(4, 6);
-  EXPECT_TRUE(other.has_weights_of(original));
+  EXPECT_TRUE(go_on_alike(original, other, 4, 6));
 }
 
 TEST_P(EveryOptimizer, ContinuesBitForBitByWayOfPython) {
@@ -70,9 +64,7 @@ TEST_P(EveryOptimizer, ContinuesBitForBitByWayOfPython) {
   fresh.take_weights_of(original);
   fresh.load(from_python_state(python, *fresh.optimizer, fresh.names()));
   EXPECT_EQ(fresh.save().values, original.save().values);
-  original.run(5, 5);
-  fresh.run(5, 5);
-  EXPECT_TRUE(fresh.has_weights_of(original));
+  EXPECT_TRUE(go_on_alike(original, fresh, 5, 5));
 }
 
 TEST_P(EveryOptimizer, ContinuesBitForBitFromTheFirstStepOn) {
@@ -81,9 +73,7 @@ TEST_P(EveryOptimizer, ContinuesBitForBitFromTheFirstStepOn) {
   Training fresh(GetParam().make);
   fresh.take_weights_of(original);
   fresh.load(written_and_read(original.save()));
-  original.run(1, 3);
-  fresh.run(1, 3);
-  EXPECT_TRUE(fresh.has_weights_of(original));
+  EXPECT_TRUE(go_on_alike(original, fresh, 1, 3));
 }
 
 TEST_P(EveryOptimizer, StateOfOneThatHasNotStepped) {
@@ -94,9 +84,7 @@ TEST_P(EveryOptimizer, StateOfOneThatHasNotStepped) {
   other.take_weights_of(original);
   other.load(saved);
   EXPECT_EQ(other.optimizer->state().size(), original.optimizer->state().size());
-  original.run(0, 3);
-  other.run(0, 3);
-  EXPECT_TRUE(other.has_weights_of(original));
+  EXPECT_TRUE(go_on_alike(original, other, 0, 3));
 }
 
 TEST_P(EveryOptimizer, LoadingItsOwnStateChangesNothing) {
@@ -106,14 +94,12 @@ TEST_P(EveryOptimizer, LoadingItsOwnStateChangesNothing) {
   original.run(0, 4);
   twin.run(0, 4);
   original.load(original.save());
-  original.run(4, 4);
-  twin.run(4, 4);
-  EXPECT_TRUE(original.has_weights_of(twin));
+  EXPECT_TRUE(go_on_alike(original, twin, 4, 4));
 }
 
 TEST(OptimizerState, HasThePythonNames) {
   const NamedState state = adamw_training(2).save();
-  const json& values = state.values;
+  const json& values = *state.values;
   EXPECT_EQ(values["kind"], "AdamW");
   EXPECT_EQ(values["state"]["first.weight"], json({{"step", 2}}));
   EXPECT_FALSE(values["state"].contains("idle.weight"));
@@ -165,9 +151,7 @@ TEST(OptimizerState, OptionsOfEachGroupTakeEffect) {
   EXPECT_EQ(&other.optimizer->param_groups()[1].options(), options);
   EXPECT_EQ(other.optimizer->param_groups()[0].options().get_lr(), 0.2);
   EXPECT_EQ(other.optimizer->param_groups()[1].options().get_lr(), 0.1);
-  original.run(3, 3);
-  other.run(3, 3);
-  EXPECT_TRUE(other.has_weights_of(original));
+  EXPECT_TRUE(go_on_alike(original, other, 3, 3));
 }
 
 TEST(OptimizerState, TensorsAreWrittenInPlaceAndNeverShared) {
@@ -213,9 +197,7 @@ TEST(OptimizerState, OrderWithinAGroupDoesNotMatter) {
   });
   other.take_weights_of(original);
   other.load(original.save());
-  original.run(2, 3);
-  other.run(2, 3);
-  EXPECT_TRUE(other.has_weights_of(original));
+  EXPECT_TRUE(go_on_alike(original, other, 2, 3));
 }
 
 TEST(OptimizerState, LooseTensorsAreCalledByTheirPlace) {
@@ -277,8 +259,8 @@ TEST(OptimizerState, AnUnknownClassIsRefused) {
   FusedAdam own({torch::ones({1}).requires_grad_()});
   const std::string error = error_of([&] { optimizer_state_dict(own, {}); });
   EXPECT_TRUE(contains(error, "FusedAdam"));
-  EXPECT_TRUE(contains(error, "SGD, Adam, AdamW, Adagrad, RMSprop, Lion, LBFGS"));
-  EXPECT_TRUE(contains(error, "register the object for checkpointing by itself"));
+  EXPECT_TRUE(contains(error, "RMSprop, Lion, LBFGS"));
+  EXPECT_TRUE(contains(error, "register the object for checkpointing"));
 }
 
 }  // namespace

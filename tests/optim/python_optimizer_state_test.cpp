@@ -19,7 +19,7 @@ using torch::optim::SGDOptions;
 
 TEST(PythonOptimizerState, Structure) {
   const NamedState python = to_python_state(adamw_training(3).save());
-  const json& values = python.values;
+  const json& values = *python.values;
   EXPECT_EQ(values["state"], json({{"0", json::object()},
                                    {"1", json::object()},
                                    {"2", json::object()},
@@ -75,7 +75,7 @@ TEST(PythonOptimizerState, OtherFormsOfNumbers) {
     python.values["param_groups"][0]["initial_lr"] = 7.0;
     python.values["param_groups"][0]["fused"] = true;
   });
-  const json values = training.save().values;
+  const json values = *training.save().values;
   EXPECT_EQ(values["state"]["first.weight"]["step"], 8);
   EXPECT_EQ(values["state"]["first.bias"]["step"], 9);
   EXPECT_EQ(values["param_groups"][0]["weight_decay"], 0.0);
@@ -118,10 +118,7 @@ TEST(PythonOptimizerState, ParamNamesInAnotherOrderDecide) {
                             "last.weight", "first.bias",  "first.weight"};
     group["params"] = {5, 4, 3, 2, 1, 0};
   });
-  const NamedState after = training.save();
-  for (const auto& item : before.tensors) {
-    EXPECT_TRUE(item.value().equal(after.tensors[item.key()])) << item.key();
-  }
+  expect_same_tensors(training.save(), before);
 }
 
 template <class Change>
@@ -144,9 +141,8 @@ TEST(PythonOptimizerStateErrors, WhatLibtorchLacks) {
     python.values["state"]["2"]["exp_avg"] = 5;
   });
   for (const char* part :
-       {"that of a torch::optim::AdamW", "maximize=true",
-        "decoupled_weight_decay=false: load it into an Adam", "group 0 has no 'eps'",
-        "a field 'momentum'", "the parameter 17", "'state.0.other'",
+       {"that of a torch::optim::AdamW", "maximize=true", "decoupled_weight_decay=false",
+        "group 0 has no 'eps'", "a field 'momentum'", "the parameter 17", "'state.0.other'",
         "'state.1.step' has 2 elements", "'state.2.exp_avg' is 5, not a tensor"}) {
     EXPECT_TRUE(contains(error, part));
   }
@@ -165,13 +161,14 @@ TEST(PythonOptimizerStateErrors, OtherGroups) {
                                           [](NamedState& python) {
                                             python.values["param_groups"][0]["params"].push_back(6);
                                           }),
-                       "group 0 has 7 parameters, that of the optimizer has 6"));
+                       "group 0 has 7 parameters"));
   EXPECT_TRUE(
       contains(refusal_of_changed(
                    training, [](NamedState& python) { python.values["param_groups"].clear(); }),
-               "it has 0 param groups, the optimizer has 1"));
-  EXPECT_TRUE(contains(refusal_of_changed(training, [](NamedState& python) { python.values = 3; }),
-                       "no dict 'state'"));
+               "it has 0 param groups"));
+  EXPECT_TRUE(
+      contains(refusal_of_changed(training, [](NamedState& python) { python.values = json(3); }),
+               "no dict 'state'"));
   EXPECT_TRUE(
       contains(refusal_of_changed(
                    training, [](NamedState& python) { python.tensors["state.0.step"].add_(0.5); }),

@@ -102,7 +102,7 @@ class FusedReplay {
     for (const at::Tensor& parameter : parameters_)
       result["params"].push_back(tensor_to(parameter));
     const auto state = accelerant::optim::optimizer_state_dict(*optimizer_, {});
-    result["state"] = state.values.at("state");
+    result["state"] = state.values->at("state");
     for (const auto& item : state.tensors) result["tensors"][item.key()] = tensor_to(item.value());
     return result;
   }

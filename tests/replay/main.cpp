@@ -25,7 +25,6 @@ const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"processes", replay::replay_processes},
     {"python_files", replay::replay_python_files},
     {"python_state", replay::replay_python_state},
-    {"readers", replay::replay_readers},
     {"safetensors", replay::replay_safetensors},
     {"scaler", replay::replay_scaler},
     {"schedule", replay::replay_schedule},

@@ -46,7 +46,7 @@ accelerant::NamedState state_from(const json& document) {
 json state_to(const accelerant::NamedState& state) {
   json tensors = json::object();
   for (const auto& item : state.tensors) tensors[item.key()] = whole_tensor_to(item.value());
-  return {{"values", state.values}, {"tensors", tensors}};
+  return {{"values", *state.values}, {"tensors", tensors}};
 }
 
 // Sets the options that are given, through the saved form, so that this needs no knowledge of the kinds.

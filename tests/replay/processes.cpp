@@ -6,9 +6,9 @@
 // and the result for each the parameters at the end, and the gradients of the last step. First weights and
 // data are random numbers that Python draws in the same way from the same seed.
 #include <accelerant/dist/data_parallel_options.h>
-#include <accelerant/dist/data_parallel.h>
 #include <accelerant/dist/local_sgd.h>
 #include <accelerant/dist/world.h>
+#include <dist/data_parallel.h>
 #include <torch/torch.h>
 
 #include "topics.h"

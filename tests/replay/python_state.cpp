@@ -28,7 +28,7 @@ json tree_to(const accelerant::NamedState& state) {
                            {"shape", item.value().sizes().vec()},
                            {"values", tensor_to(item.value())}};
   }
-  return {{"values", state.values}, {"tensors", tensors}};
+  return {{"values", *state.values}, {"tensors", tensors}};
 }
 
 optim::LrSchedule schedule_from(const json& options) {

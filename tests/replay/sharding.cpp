@@ -8,8 +8,8 @@
 //         length. These two take neither batches nor shuffle.
 // Output: {"ranks": [{"batches": [[indices] ...], "length": 2, "remainder": 5} ...]}.
 #include <accelerant/order/detail/epoch_plan.h>
-#include <accelerant/order/sampler.h>
 #include <accelerant/order/detail/sharding.h>
+#include <accelerant/order/sampler.h>
 
 #include <vector>
 

@@ -16,7 +16,6 @@ nlohmann::json replay_processes(const nlohmann::json& document);
 nlohmann::json replay_python_files(const nlohmann::json& document);
 nlohmann::json replay_python_state(const nlohmann::json& document);
 nlohmann::json replay_optimizer_state(const nlohmann::json& document);
-nlohmann::json replay_readers(const nlohmann::json& document);
 nlohmann::json replay_safetensors(const nlohmann::json& document);
 nlohmann::json replay_training(const nlohmann::json& document);
 nlohmann::json replay_autocast(const nlohmann::json& document);

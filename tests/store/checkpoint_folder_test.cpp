@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
 #include "store/sample_checkpoint.h"
 #include "store/system_calls.h"
 #include "support/expect_error.h"
@@ -18,7 +18,6 @@ namespace {
 
 using namespace accelerant::checkpoint;
 using accelerant::entries_of;
-using accelerant::path_exists;
 using Names = std::vector<std::string>;
 
 class Folder : public testing::Test {
@@ -120,7 +119,8 @@ TEST_F(Folder, CommitChecksTheFiles) {
   manifest.files["of another machine"] = {.size = 3};
   manifest.files["state.json"].size += 1;
   const std::string text = error_of([&] { folder.commit(manifest); });
-  EXPECT_TRUE(contains(text, "of another machine is missing, state.json has 100 bytes"));
+  EXPECT_TRUE(contains(text, "of another machine is missing"));
+  EXPECT_TRUE(contains(text, "state.json has 100 bytes"));
   EXPECT_TRUE(contains(text, "the same file system"));
   EXPECT_EQ(entries(), Names{"saved.tmp"});
   folder.abandon();
@@ -209,7 +209,7 @@ TEST_P(Replace, WhatIsNoCheckpointIsNeverReplaced) {
   const std::string link = root_.path("link");
   ASSERT_EQ(symlink(path_.c_str(), link.c_str()), 0);
   EXPECT_TRUE(contains(error_of([&] { CheckpointFolder(link, Existing::replace).begin(); }),
-                       "got a symbolic link; name the folder it leads to"));
+                       "got a symbolic link"));
 }
 
 TEST_P(Replace, EmptyFoldersAndDamagedCheckpointsMayBe) {

@@ -18,10 +18,10 @@
 #include <set>
 #include <sstream>
 
+#include "core/fd.h"
 #include "store/rotation.h"
 #include "store/sample_checkpoint.h"
 #include "store/system_calls.h"
-#include "core/fd.h"
 #include "support/random_seed.h"
 #include "support/temp_folder.h"
 
@@ -57,8 +57,8 @@ const std::map<std::string, Place>& places() {
 
 TEST(KillPlaces, AreAllKnown) {
   std::set<std::string> in_sources;
-  for (const char* name : {"checkpoint/checkpoint_folder.cpp", "checkpoint/file_writer.cpp",
-                           "checkpoint/rotation.cpp", "core/files.cpp"}) {
+  for (const char* name : {"store/checkpoint_folder.cpp", "store/file_writer.cpp",
+                           "store/rotation.cpp", "core/files.cpp"}) {
     const std::string text = TempFolder::content_of(std::string(LIBRARY_SOURCES) + "/" + name);
     const std::regex call("failpoint\\(\"([^\"]+)\"\\)");
     for (std::sregex_iterator at(text.begin(), text.end(), call), end; at != end; ++at) {

@@ -1,7 +1,7 @@
 #include "store/model_files.h"
 
-#include <core/atomic_file.h>
 #include <accelerant/format/safetensors_writer.h>
+#include <core/atomic_file.h>
 #include <format/torch_archive.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "core/failpoint.h"
+#include "accelerant/core/failpoint.h"
 #include "store/sample_checkpoint.h"
 #include "support/expect_error.h"
 #include "support/temp_folder.h"

@@ -9,10 +9,10 @@
 #include <span>
 #include <string>
 
+#include "core/files.h"
 #include "store/checkpoint_folder.h"
 #include "store/file_writer.h"
 #include "store/verify.h"
-#include "core/files.h"
 
 namespace sample {
 

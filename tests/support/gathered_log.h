@@ -4,18 +4,25 @@
 #include <accelerant/core/log.h>
 
 #include <string>
+#include <vector>
 
 // Gathers what is logged for its own lifetime.
 class GatheredLog {
  public:
   GatheredLog()
-      : before_(accelerant::set_log_handler([this](auto, auto text) { text_ += text; })) {}
+      : before_(accelerant::set_log_handler([this](auto, auto text) {
+          messages_.emplace_back(text);
+          text_ += text;
+        })) {}
   ~GatheredLog() { accelerant::set_log_handler(before_); }
   GatheredLog(const GatheredLog&) = delete;
   GatheredLog& operator=(const GatheredLog&) = delete;
-  const std::string& text() const { return text_; }
+
+  const std::vector<std::string>& messages() const { return messages_; }
+  const std::string& text() const { return text_; }  // of all messages
 
  private:
+  std::vector<std::string> messages_;
   std::string text_;
   accelerant::LogHandler before_;
 };

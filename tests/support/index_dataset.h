@@ -37,6 +37,25 @@ inline IndexBatches loop_over(const IndexLoader& loader) {
   return batches;
 }
 
+// What a loader of known length says of itself at each batch of one loop.
+struct Course {
+  std::vector<bool> last;
+  std::vector<int64_t> left;
+  std::vector<int64_t> samples;
+  std::vector<int64_t> position;
+};
+
+inline Course course_of(const IndexLoader& loader) {
+  Course course;
+  for ([[maybe_unused]] const IndexBatch& batch : loader) {
+    course.last.push_back(loader.is_last_batch());
+    course.left.push_back(loader.batches_left().value());
+    course.samples.push_back(loader.current_samples());
+    course.position.push_back(loader.position());
+  }
+  return course;
+}
+
 inline IndexBatch joined(const IndexBatches& batches) {
   IndexBatch all;
   for (const IndexBatch& batch : batches) all.insert(all.end(), batch.begin(), batch.end());

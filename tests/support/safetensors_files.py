@@ -4,6 +4,8 @@ import json
 import math
 import struct
 
+from damage import damage
+
 BATCH = 200  # documents in one line
 BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
         "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
@@ -98,24 +100,6 @@ TOKENS = [b"{", b"}", b"[", b"]", b",", b":", b"\"a\"", b"\"dtype\"", b"\"shape\
           b"1e999", b"0", b"1", b"2"]
 
 
-def damage_bytes(rng, content):
-    content = bytearray(content)
-    for _ in range(rng.randint(1, 3)):
-        place = rng.randrange(len(content) + 1)
-        kind = rng.randrange(5)
-        if kind == 0 and place < len(content):
-            content[place] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            del content[place:place + rng.randint(1, 4)]
-        elif kind == 2:
-            content[place:place] = content[place:place + rng.randint(1, 8)]
-        elif kind == 3:
-            content[place:place] = rng.choice(TOKENS)
-        else:
-            content[place:place] = rng.randbytes(rng.randint(1, 3))
-    return bytes(content)
-
-
 def damage_number(rng, header):
     """Another number in the place of one."""
     text = header.decode()
@@ -199,9 +183,9 @@ def random_file(rng, number):
     if kind == 4:
         return build(plant_fault(rng, header, len(data)), data)
     if kind == 5:
-        return build(damage_bytes(rng, header), data)
+        return build(damage(rng, header, TOKENS), data)
     if kind == 6:
-        return damage_bytes(rng, build(header, data))
+        return damage(rng, build(header, data), TOKENS)
     if rng.random() < 0.5:
         return rng.randbytes(rng.randrange(20))
     soup = b"".join(rng.choice(TOKENS) for _ in range(rng.randrange(30)))

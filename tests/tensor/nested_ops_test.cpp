@@ -151,6 +151,29 @@ TEST(NestedOps, ConcatenateLooksUpKeys) {
   }
 }
 
+struct Place {  // a key that can be hashed but not ordered
+  int number = 0;
+  bool operator==(const Place&) const = default;
+};
+struct HashPlace {
+  std::size_t operator()(const Place& place) const {
+    return static_cast<std::size_t>(place.number);
+  }
+};
+
+TEST(NestedOps, ConcatenateLooksUpKeysWithoutAnOrder) {
+  // Buckets of different number have the keys in another order.
+  std::unordered_map<Place, at::Tensor, HashPlace> few;
+  std::unordered_map<Place, at::Tensor, HashPlace> many(1000);
+  for (int i = 0; i < 100; ++i) {
+    few[Place{i * 37}] = torch::full({1}, double(i));
+    many[Place{(99 - i) * 37}] = torch::full({1}, double(99 - i));
+  }
+  for (const auto& [key, tensor] : concatenate(std::vector{few, many})) {
+    EXPECT_TRUE(tensor.equal(torch::full({2}, double(key.number / 37))));
+  }
+}
+
 TEST(NestedOps, ConcatenateRefusesWhatDiffers) {
   const auto refused = [](const auto& a, const auto& b) {
     return error_of([&] { concatenate(std::vector{a, b}); });
@@ -166,6 +189,7 @@ TEST(NestedOps, ConcatenateRefusesWhatDiffers) {
   EXPECT_TRUE(contains(refused(one, at::Tensor()), "defined"));
   EXPECT_TRUE(contains(refused(std::pair{one, 1}, std::pair{one, 2}), "not a tensor"));
   EXPECT_TRUE(contains(refused(std::vector<bool>{true}, std::vector<bool>{false}), "not a tensor"));
+  EXPECT_TRUE(contains(refused(std::vector<bool>{}, std::vector<bool>{false}), "length of a list"));
   EXPECT_TRUE(contains(error_of([] { concatenate(std::vector<at::Tensor>{}); }), "at least one"));
 }
 

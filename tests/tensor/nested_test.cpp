@@ -1,6 +1,5 @@
 #include "accelerant/tensor/nested.h"
 
-#include <accelerant/tensor/detail/nesting.h>
 #include <accelerant/tensor/detail/nested_describe.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -47,6 +46,10 @@ struct Opaque {  // names no fields
 static_assert(accelerant::UnderstoodNesting<std::tuple<Output, double, std::string>>);
 static_assert(!accelerant::UnderstoodNesting<Opaque>);
 static_assert(!accelerant::UnderstoodNesting<std::vector<Opaque>>);
+static_assert(!accelerant::UnderstoodNesting<std::tuple<at::Tensor&>>);  // what is not copied
+static_assert(accelerant::UnderstoodNesting<std::vector<bool>>);
+static_assert(accelerant::NestedTensors<std::map<int, std::pair<Output, at::Tensor>>>);
+static_assert(!accelerant::NestedTensors<std::pair<int, at::Tensor>>);
 
 at::Tensor half(double value) { return torch::full({1}, value, at::kHalf); }
 
@@ -82,6 +85,8 @@ TEST(Nested, EveryContainer) {
   EXPECT_EQ(count(std::unordered_map<int, at::Tensor>{{1, half(1)}, {2, half(2)}}), 2);
   EXPECT_EQ(count(std::optional<std::vector<at::Tensor>>{{half(1), half(2), half(3)}}), 3);
   EXPECT_EQ(count(Foreign{half(1)}), 1);
+  EXPECT_EQ(count(std::vector<std::pair<const std::string, at::Tensor>>{{"a", half(1)}}), 1);
+  EXPECT_EQ(count(std::pair{std::vector<bool>{true}, half(1)}), 1);
   EXPECT_EQ(count(3.5), 0);
   EXPECT_EQ(map_tensors(std::string("as it is"), [](const at::Tensor& t) { return t; }),
             "as it is");
@@ -102,6 +107,15 @@ TEST(Nested, KeysOfHashTablesAreVisitedInOrder) {
   EXPECT_EQ(numbered.at("9").item<int64_t>(), 4);
 }
 
+TEST(Nested, MapsElementsThatCannotBeAssigned) {
+  using Named = std::vector<std::pair<const std::string, at::Tensor>>;
+  const Named named = {{"a", half(1)}, {"b", half(2)}};
+  const Named doubled = map_tensors(named, [](const at::Tensor& t) { return t * 2; });
+  EXPECT_EQ(doubled[1].first, "b");
+  EXPECT_EQ(doubled[1].second.item<double>(), 4.0);
+  EXPECT_EQ(named[1].second.item<double>(), 2.0);
+}
+
 TEST(Nested, Describe) {
   const auto text = [](const auto& value) {
     return accelerant::detail::describe_nesting(value, [](const at::Tensor&) { return 't'; });
@@ -113,6 +127,8 @@ TEST(Nested, Describe) {
   EXPECT_EQ(text(std::map<std::string, std::vector<at::Tensor>>{{"a", {t}}, {"b", {}}}),
             "{a: [t], b: []}");
   EXPECT_EQ(text(std::unordered_map<int, at::Tensor>{{2, t}, {1, t}}), "{1: t, 2: t}");
+  EXPECT_EQ(text(std::pair{std::array{t}, std::vector<bool>{true, false}}),
+            "([t], [value, value])");
   EXPECT_EQ(text(Output{.logits = t, .loss = {}, .hidden = {{"h", {t}}}}),
             "{t, nothing, {h: [t]}}");
 }

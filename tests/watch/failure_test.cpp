@@ -125,12 +125,12 @@ TEST_F(FailureDeathTest, AnUncaughtExceptionIsReported) {
   EXPECT_EQ(report->step, 5);
 }
 
-TEST_F(FailureDeathTest, AWaitInVainEndsTheProcess) {
-  EXPECT_EXIT(accelerant::dist::end_process_for("waits in vain", 2, 7), testing::ExitedWithCode(1),
-              "waits in vain");
+TEST_F(FailureDeathTest, AStuckProcessIsEnded) {
+  EXPECT_EXIT(accelerant::dist::end_process_for("is blocked", 2, 7), testing::ExitedWithCode(1),
+              "is blocked");
   const auto report = accelerant::read_error_report(report_);
   ASSERT_TRUE(report);
-  EXPECT_EQ(report->message, "waits in vain");
+  EXPECT_EQ(report->message, "is blocked");
   EXPECT_EQ(report->rank, 2);
   EXPECT_EQ(report->step, 7);
 }

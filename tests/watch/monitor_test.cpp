@@ -147,17 +147,17 @@ TEST(MonitorTest, NamesAHungProcessAndItsReturn) {
   EXPECT_NE(run.said.await("rank 1 goes on"), "");
 }
 
-TEST(MonitorTest, EveryProcessThatWaitsInVainIsTold) {
+TEST(MonitorTest, EveryProcessThatIsBlockedForEverIsTold) {
   Processes run(3, quick());
   run.start();
   const auto gather = run.progress[0].collective("gather");
   const auto also = run.progress[1].collective("gather");
-  // Else the first of them that waits in vain has only one of them to name.
+  // Else the first of them that is blocked has only one of them to name.
   for (const size_t rank : {0U, 1U}) run.await_heartbeat(rank, "gather");
   const auto barrier = run.progress[2].collective("barrier");
-  EXPECT_TRUE(contains(run.said.await("rank 0: waits in vain"), "exchange 1 of rank 2 is barrier"));
-  EXPECT_NE(run.said.await("rank 1: waits in vain"), "");
-  EXPECT_TRUE(contains(run.said.await("rank 2: waits in vain"), "exchange 1 of ranks 0 and 1 is"));
+  EXPECT_TRUE(contains(run.said.await("rank 0: is blocked in"), "exchange 1 of rank 2 is barrier"));
+  EXPECT_NE(run.said.await("rank 1: is blocked in"), "");
+  EXPECT_TRUE(contains(run.said.await("rank 2: is blocked in"), "exchange 1 of ranks 0 and 1 is"));
 }
 
 TEST(MonitorTest, AProcessThatHasLeftIsNotWaitedFor) {
@@ -165,7 +165,7 @@ TEST(MonitorTest, AProcessThatHasLeftIsNotWaitedFor) {
   run.start();
   run.monitors[1]->stop();
   const auto gather = run.progress[0].collective("gather");
-  EXPECT_TRUE(contains(run.said.await("waits in vain"), "rank 1 has finished"));
+  EXPECT_TRUE(contains(run.said.await("can never complete"), "rank 1 has finished"));
 }
 
 TEST(MonitorTest, SaysThatTheStoreIsSilent) {

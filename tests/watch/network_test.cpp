@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "watch/node_list.h"
 #include "support/expect_error.h"
 #include "support/random_seed.h"
+#include "watch/node_list.h"
 
 namespace {
 

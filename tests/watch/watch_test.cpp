@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ranks_text.h"
+#include "core/texts.h"
 #include "support/expect_error.h"
 #include "support/random_seed.h"
 
@@ -117,12 +117,12 @@ TEST(WatchTest, NamesTheProcessThatTheOthersWaitFor) {
     for (int step = 0; step < 812; ++step) world.steps(rank);
   for (int64_t rank = 0; rank < 3; ++rank) world.enters(rank, "gather");
   EXPECT_EQ(world.passes(59), Texts{});
-  EXPECT_EQ(world.passes(1), Texts{"rank 3 is at step 812, in user code, since 60 s; ranks 0 to 2 "
+  EXPECT_EQ(world.passes(1), Texts{"rank 3 is at step 812, in user code, for 60 s; ranks 0 to 2 "
                                    "wait in gather (exchange 1)"});
   EXPECT_EQ(world.passes(59), Texts{});
   const auto again = world.passes(1);
   ASSERT_EQ(again.size(), 1U);
-  EXPECT_TRUE(contains(again[0], "since 120 s"));
+  EXPECT_TRUE(contains(again[0], "for 120 s"));
   EXPECT_EQ(world.passes(60), Texts{});
 
   world.enters(3, "gather");
@@ -159,9 +159,8 @@ TEST(WatchTest, InOtherWaitsThoseThatDoNotWaitAreNamed) {
   World world(3);
   world.waits(1, "receiving");
   world.waits(2, "receiving");
-  EXPECT_EQ(
-      world.passes(60),
-      Texts{"rank 0 is at step 0, in user code, since 60 s; ranks 1 and 2 wait in receiving"});
+  EXPECT_EQ(world.passes(60),
+            Texts{"rank 0 is at step 0, in user code, for 60 s; ranks 1 and 2 wait in receiving"});
 }
 
 TEST(WatchTest, NamesAProcessThatDoesNotAnswer) {
@@ -174,7 +173,7 @@ TEST(WatchTest, NamesAProcessThatDoesNotAnswer) {
   const auto said = world.passes(1);
   ASSERT_EQ(said.size(), 1U);
   EXPECT_TRUE(
-      contains(said[0], "rank 2 has not answered since 60 s; it was at step 0, in user code"));
+      contains(said[0], "rank 2 has not answered for 60 s; it was at step 0, in user code"));
   EXPECT_EQ(world.passes(59), Texts{});
   EXPECT_EQ(world.passes(1).size(), 1U);
   world.continues(2);
@@ -206,8 +205,7 @@ TEST(WatchTest, WhoIsLateIsNamedOnce) {
   EXPECT_EQ(world.who_is_late(), "ranks 1 and 2 are behind, at step 1, in user code");
   world.stops(2);
   world.passes(20);
-  EXPECT_EQ(world.who_is_late(),
-            "rank 2 has not answered since 20 s (last at step 1, in user code)");
+  EXPECT_EQ(world.who_is_late(), "rank 2 has not answered for 20 s (last at step 1, in user code)");
   world.continues(2);
   world.enters(1, "gather");
   world.enters(2, "gather");
@@ -236,10 +234,10 @@ TEST(WatchTest, DifferentCollectivesWithTheSameNumberCannotMeet) {
   EXPECT_FALSE(world.mismatch());
   world.passes(1);
   ASSERT_TRUE(world.mismatch());
-  EXPECT_TRUE(
-      contains(*world.mismatch(),
-               "waits in vain in gather (exchange 1): exchange 1 of rank 2 is barrier "
-               "(step 0); rank 1 is at step 0, in gather (exchange 1). All processes must"));
+  EXPECT_TRUE(contains(
+      *world.mismatch(),
+      "is blocked in gather (exchange 1), which can never complete: exchange 1 of rank "
+      "2 is barrier (step 0); rank 1 is at step 0, in gather (exchange 1). All processes must"));
 }
 
 // Each thing is said once, however many processes have noticed it already.
@@ -256,7 +254,7 @@ TEST(WatchTest, WhatOthersSayOfAMismatchIsNotRepeated) {
   world.process(1).message = world.process(3).message = first;
   world.passes(1);
   const std::string second = *world.mismatch();
-  EXPECT_EQ(second.find("waits in vain"), second.rfind("waits in vain")) << second;
+  EXPECT_EQ(second.find("is blocked in"), second.rfind("is blocked in")) << second;
   EXPECT_EQ(second.find("All processes must"), second.rfind("All processes must")) << second;
 }
 
@@ -265,14 +263,14 @@ TEST(WatchTest, AFailureIsTheReasonOnce) {
   world.enters(0, "gather");
   world.process(1).state = ProcessState::failed;
   world.process(1).message =
-      "waits in vain in x (exchange 1): y. All processes must make the same "
+      "is blocked in x (exchange 1), which can never complete: y. All processes must make the same "
       "exchanges in the same order: look for one that is made only where a "
       "condition holds, or by loops of different length";
   world.passes(3);
   ASSERT_TRUE(world.mismatch());
   EXPECT_TRUE(contains(*world.mismatch(),
-                       ": rank 1 has failed: waits in vain in x (exchange 1): y. "
-                       "All processes must make"));
+                       ": rank 1 has failed: is blocked in x (exchange 1), which can never "
+                       "complete: y. All processes must make"));
   EXPECT_EQ(world.mismatch()->find("All processes"), world.mismatch()->rfind("All processes"));
 }
 

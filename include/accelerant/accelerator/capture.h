@@ -12,21 +12,25 @@
 //   });
 //   for (auto&& [data, target] : loader) auto loss = step(data, target);
 //
-// A small model's step is hundreds of kernels that take less time than launching them. A graph launches them all at
-// once. The first calls run as they are; then the step is captured, and from then on a call copies its inputs to
-// where the graph reads them and replays it. Windows, schedules, checkpoints, learning rates set between calls,
-// random numbers and skipped steps are the same as in a plain loop.
+// A small model's step is hundreds of kernels that take less time than launching them. A graph
+// launches them all at once. The first calls run as they are; then the step is captured, and from
+// then on a call copies its inputs to where the graph reads them and replays it. Windows,
+// schedules, checkpoints, learning rates set between calls, random numbers and skipped steps are
+// the same as in a plain loop.
 //
-// The function's own code on the host does not run in a replay, so it must not depend on the host's data: no item(),
-// no branch on values, no counters. What it does through the Accelerator and what was prepared counts in every
-// call. Inputs come to the device. Other tensors that it reads must stay where they are.
+// The function's own code on the host does not run in a replay, so it must not depend on the host's
+// data: no item(), no branch on values, no counters. What it does through the Accelerator and what
+// was prepared counts in every call. Inputs come to the device. Other tensors that it reads must
+// stay where they are.
 //
-// Steps that differ in the shapes of their inputs or in their place in a window have graphs of their own. Where
-// a step cannot be captured (on a CPU, with LBFGS, if it waits for the device, ...) it runs eagerly, with the same
-// results; why_not() and the log tell the reason. docs/capture.md says more.
+// Steps that differ in the shapes of their inputs or in their place in a window have graphs of
+// their own. Where a step cannot be captured (on a CPU, with LBFGS, if it waits for the device,
+// ...) it runs eagerly, with the same results; why_not() and the log tell the reason.
+// docs/capture.md says more.
 //
-// A CapturedStep owns the function and the graphs with their memory; what the function refers to must outlive it. It
-// is movable, belongs to the thread of its Accelerator, and must not be called when that is gone.
+// A CapturedStep owns the function and the graphs with their memory; what the function refers to
+// must outlive it. It is movable, belongs to the thread of its Accelerator, and must not be called
+// when that is gone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,19 +45,20 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/tensor/detail/nesting.h"
+#include "accelerant/tensor/detail/refill.h"
+#include "accelerant/tensor/nested.h"
 
 namespace accelerant {
 
 class Accelerator;
 
 struct CaptureOptions {
-  // Calls that run eagerly before the first capture, at least 1. Each kind of step runs once more before its own
-  // capture. Default: 3, as PyTorch recommends.
+  // Calls that run eagerly before the first capture, at least 1. Each kind of step runs once more
+  // before its own capture. Default: 3, as PyTorch recommends.
   int64_t warmup = 3;
 
-  // Graphs that are kept, at least 1; the one that was not used for longest makes room. Each holds the memory of its
-  // inputs and outputs; the rest is shared. Default: 8.
+  // Graphs that are kept, at least 1; the one that was not used for longest makes room. Each holds
+  // the memory of its inputs and outputs; the rest is shared. Default: 8.
   int64_t max_graphs = 8;
 };
 
@@ -95,33 +100,14 @@ class CapturedStepBase {
   std::unique_ptr<CaptureEngine> engine_;
 };
 
-// The data without its tensors.
-template <class T>
-T emptied(const T& data) {
-  return map_tensors(data, [](const at::Tensor&) { return at::Tensor(); });
-}
-
-// The data with these tensors, in the order in which they are visited.
-template <class T>
-T refilled(const T& data, const std::vector<at::Tensor>& tensors) {
-  std::size_t next = 0;
-  return map_tensors(data, [&](const at::Tensor&) { return tensors[next++]; });
-}
-
-template <class T>
-std::vector<at::Tensor> tensors_in(const T& data) {
-  std::vector<at::Tensor> tensors;
-  visit_tensors(data, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
-  return tensors;
-}
-
 }  // namespace detail
 
 template <class F>
 class CapturedStep : public detail::CapturedStepBase {
  public:
-  // Runs the step once. What it returns (tensors, also nested, or nothing) comes back without history for autograd,
-  // and stays as it is in later calls. Reading it waits for the device; not reading it does not.
+  // Runs the step once. What it returns (tensors, also nested, or nothing) comes back without
+  // history for autograd, and stays as it is in later calls. Reading it waits for the device; not
+  // reading it does not.
   template <NestedTensors... Inputs>
   requires std::invocable<F&, const Inputs&...>
   auto operator()(const Inputs&... inputs) {

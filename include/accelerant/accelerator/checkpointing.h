@@ -15,8 +15,8 @@
 namespace accelerant {
 
 struct SaveStateOptions {
-  // Only copies the state and returns; it is written while the training goes on. The copies need the memory of
-  // up to two states. Default: false.
+  // Only copies the state and returns; it is written while the training goes on. The copies need
+  // the memory of up to two states. Default: false.
   bool async = false;
 };
 
@@ -26,8 +26,9 @@ struct LoadedState {
   int64_t updates = 0;    // of optimizers, before it was saved
 };
 
-// Called before the models of a checkpoint are saved or loaded, with their tensors by name, in the order of their
-// preparation, and the folder of the checkpoint. What is removed is not saved or loaded.
+// Called before the models of a checkpoint are saved or loaded, with their tensors by name, in the
+// order of their preparation, and the folder of the checkpoint. What is removed is not saved or
+// loaded.
 using StateHook = std::function<void(std::vector<StateDict>& models, const std::string& folder)>;
 
 // Of a hook that was registered.

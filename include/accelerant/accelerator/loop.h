@@ -1,21 +1,16 @@
-// One micro-step of a window of accumulated gradients, from Accelerator::accumulate.
+// What a training loop gets from an Accelerator besides what it prepared: the epochs, and scopes
+// that make a difference to what happens inside of them.
 //
-//   for (auto&& [data, target] : loader) {
-//     auto window = accelerator.accumulate(model);
-//     accelerator.backward(loss_of(model(data), target));
-//     optimizer.step();       // only where the window is complete
-//     optimizer.zero_grad();
+//   for (auto epoch : accelerator.epochs(10)) {            // Epochs
+//     for (auto&& [data, target] : loader) {
+//       auto window = accelerator.accumulate(model);       // AccumulateScope
+//       accelerator.backward(loss_of(model(data), target));
+//       optimizer.step();                                  // only where the window is complete
+//       optimizer.zero_grad();
+//     }
 //   }
 //
-// Whether the micro-step completes the window is decided when the scope opens. Scopes do not nest.
-//
-// The gradients of a window are the mean over the micro-steps in which a backward ran. If nothing was
-// stepped with when the last one ends (`continue` before the step), the next window goes on with them.
-//
-// When an exception leaves the scope before an optimizer has stepped, the micro-step does not count.
-// If it was the first with a backward, or gradients were already clipped or unscaled, what the window
-// holds is dropped. Else gradients of the failed backward cannot be told from those before: go on, or
-// give the window up with Accelerator::drop_gradients().
+// All of them come from the Accelerator, and a scope lasts until the end of its block.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +18,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "accelerant/amp/autocast.h"
@@ -32,89 +28,20 @@ namespace accelerant {
 class Accelerator;
 
 namespace detail {
+
 struct Core;
 class ModelState;
 class OptimizerState;
-struct Window;
-}  // namespace detail
-
-class [[nodiscard]] AccumulateScope {
- public:
-  ~AccumulateScope();
-  AccumulateScope(const AccumulateScope&) = delete;
-  AccumulateScope& operator=(const AccumulateScope&) = delete;
-
-  // Whether this micro-step completes its window.
-  bool sync_gradients() const;
-
-  // Its place in the window, from 1.
-  int64_t micro_step() const;
-
- private:
-  friend class Accelerator;
-
-  AccumulateScope(std::shared_ptr<detail::Core> core,
-                  std::vector<const detail::ModelState*> models);
-
-  static void enter(detail::Core& core, const std::shared_ptr<detail::Window>& window);
-  static std::vector<std::shared_ptr<detail::OptimizerState>> concerned(
-      const detail::Core& core, const detail::Window& window);
-  void clean_up_failure();
-
-  std::shared_ptr<detail::Core> core_;
-  std::shared_ptr<detail::Window> window_;
-  int exceptions_at_entry_;
-};
-
-// A scope in which forwards of a model do not prepare an exchange of gradients between processes: the
-// backward adds to the gradients of its own process. The first synchronised forward and backward after it
-// exchange what has gathered. Scopes nest. With one process it does nothing.
-class [[nodiscard]] NoSyncScope {
- public:
-  ~NoSyncScope();
-  NoSyncScope(const NoSyncScope&) = delete;
-  NoSyncScope& operator=(const NoSyncScope&) = delete;
-
- private:
-  friend class Accelerator;
-
-  explicit NoSyncScope(std::shared_ptr<detail::ModelState> model);
-
-  std::shared_ptr<detail::ModelState> model_;
-};
-
-// Code outside of a model's forward in the Accelerator's precision.
-
-class Accelerator;
-
-// The scope of Accelerator::autocast().
-class [[nodiscard]] AutocastScope {
- public:
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
-
- private:
-  friend class Accelerator;
-
-  explicit AutocastScope(const std::optional<AutocastOptions>& options) {
-    if (options) guard_.emplace(*options);
-  }
-
-  std::optional<AutocastGuard> guard_;  // none without mixed precision
-};
-
-// The range behind `for (auto epoch : accelerator.epochs(n))`.
-
-namespace detail {
-
 class TrainingProgress;
+struct Window;
 
-// Tell the Accelerator, if it still exists, where the loop is.
+// Tell the Accelerator, if it still exists, where the loop over epochs is.
 void note_epoch(const std::weak_ptr<TrainingProgress>& progress, int64_t epoch);
 void note_end_of_epochs(const std::weak_ptr<TrainingProgress>& progress);
 
 }  // namespace detail
 
+// The range behind `for (auto epoch : accelerator.epochs(n))`.
 class Epochs {
  public:
   class Iterator {
@@ -166,6 +93,79 @@ class Epochs {
   int64_t first_;
   int64_t end_;
   std::weak_ptr<detail::TrainingProgress> progress_;
+};
+
+// One micro-step of a window of accumulated gradients, from Accelerator::accumulate. Whether it
+// completes the window is decided when the scope opens. Scopes do not nest.
+//
+// The gradients of a window are the mean over the micro-steps in which a backward ran. If nothing
+// was stepped with when the last one ends (`continue` before the step), the next window goes on
+// with them.
+//
+// When an exception leaves the scope before an optimizer has stepped, the micro-step does not
+// count. If it was the first with a backward, or gradients were already clipped or unscaled, what
+// the window holds is dropped. Else gradients of the failed backward cannot be told from those
+// before: go on, or give the window up with Accelerator::drop_gradients().
+class [[nodiscard]] AccumulateScope {
+ public:
+  ~AccumulateScope();
+  AccumulateScope(const AccumulateScope&) = delete;
+  AccumulateScope& operator=(const AccumulateScope&) = delete;
+
+  // Whether this micro-step completes its window.
+  bool sync_gradients() const;
+
+  // Its place in the window, from 1.
+  int64_t micro_step() const;
+
+ private:
+  friend class Accelerator;
+
+  AccumulateScope(std::shared_ptr<detail::Core> core,
+                  std::vector<const detail::ModelState*> models);
+
+  static void enter(detail::Core& core, const std::shared_ptr<detail::Window>& window);
+  static std::vector<std::shared_ptr<detail::OptimizerState>> concerned(
+      const detail::Core& core, const detail::Window& window);
+  void clean_up_failure();
+
+  std::shared_ptr<detail::Core> core_;
+  std::shared_ptr<detail::Window> window_;
+  int exceptions_at_entry_;
+};
+
+// Forwards of a model in here do not prepare an exchange of gradients between processes: the
+// backward adds to the gradients of its own process. The first synchronised forward and backward
+// after it exchange what has gathered. From Accelerator::no_sync. Scopes nest. With one process it
+// does nothing.
+class [[nodiscard]] NoSyncScope {
+ public:
+  ~NoSyncScope();
+  NoSyncScope(const NoSyncScope&) = delete;
+  NoSyncScope& operator=(const NoSyncScope&) = delete;
+
+ private:
+  friend class Accelerator;
+
+  explicit NoSyncScope(std::shared_ptr<detail::ModelState> model);
+
+  std::shared_ptr<detail::ModelState> model_;
+};
+
+// Code outside of a model's forward in the Accelerator's precision, from Accelerator::autocast.
+class [[nodiscard]] AutocastScope {
+ public:
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  friend class Accelerator;
+
+  explicit AutocastScope(const std::optional<AutocastOptions>& options) {
+    if (options) guard_.emplace(*options);
+  }
+
+  std::optional<AutocastGuard> guard_;  // none without mixed precision
 };
 
 }  // namespace accelerant

@@ -3,35 +3,46 @@
 //   auto model = accelerator.prepare_model(net);
 //   auto output = model(images);            // under autocast; the output comes back in float32
 //
-// With several processes every one has a copy of the model. They start equal (with the values of the main
-// process), and backward() leaves the same gradients in all of them: the mean over the processes.
+// With several processes every one has a copy of the model. They start equal (with the values of
+// the main process), and backward() leaves the same gradients in all of them: the mean over the
+// processes.
 //
-// There is no operator->: net->forward(x) would run in full precision and leave gradients of this process
-// only, unnoticed. The original is model.module().
+// There is no operator->: net->forward(x) would run in full precision and leave gradients of this
+// process only, unnoticed. The original is model.module().
 //
 // A Model is a cheap handle, copies mean the same model. Module holders and shared pointers are
 // shared, a module given by reference is borrowed and must outlive all use of the handle.
+//
+// Modules of TorchScript are models too, and their outputs are IValues:
+//
+//   auto net = torch::jit::load("net.pt");
+//   auto model = accelerator.prepare_model(net);
+//   auto output = model(images).toTensor();
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include <concepts>
 #include <memory>
 #include <optional>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "accelerant/amp/autocast.h"
+#include "accelerant/tensor/detail/refill.h"
 #include "accelerant/tensor/named_state.h"
 #include "accelerant/tensor/nested.h"
 #include "accelerant/track/timeline.h"
 
 namespace torch::nn {
 class Module;
+}
+namespace torch::jit {
+struct Module;
 }
 
 namespace accelerant {
@@ -49,9 +60,10 @@ struct PrepareModelOptions {
   // false they stay; float16 ones are then refused under fp16, whose scaler cannot serve them.
   bool master_weights = false;
 
-  // Whether 16-bit outputs come back in float32, as they do in Accelerate. With false they stay as autocast made them,
-  // which spares two passes over large ones, and memory: for losses that compute in float32 themselves, such as
-  // accelerant::nn::functional::cross_entropy, and for those that are computed under autocast().
+  // Whether 16-bit outputs come back in float32, as they do in Accelerate. With false they stay as
+  // autocast made them, which spares two passes over large ones, and memory: for losses that
+  // compute in float32 themselves, such as accelerant::nn::functional::cross_entropy, and for those
+  // that are computed under autocast().
   bool float32_outputs = true;
 };
 
@@ -59,8 +71,8 @@ namespace detail {
 
 class ModelState;
 
-// What surrounds one call of forward: autocast, and with several processes the exchange of buffers before
-// and the preparation for the exchange of gradients after it.
+// What surrounds one call of forward: autocast, and with several processes the exchange of buffers
+// before and the preparation for the exchange of gradients after it.
 class [[nodiscard]] ForwardScope {
  public:
   explicit ForwardScope(ModelState& state);
@@ -87,12 +99,29 @@ template <class Output>
 Output finish_forward(ForwardScope& scope, Output output) {
   if (scope.casts_outputs()) output = to_float32(output);
   if (!scope.is_parallel()) return output;
-  std::vector<at::Tensor> tensors;
-  visit_tensors(output, [&](const at::Tensor& tensor) { tensors.push_back(tensor); });
-  tensors = scope.finish(std::move(tensors));
-  std::size_t next = 0;
-  return map_tensors(output, [&](const at::Tensor&) { return tensors[next++]; });
+  return refilled(output, scope.finish(tensors_in(output)));
 }
+
+template <class M>
+concept ModuleObject = std::is_class_v<M> && std::derived_from<M, torch::nn::Module>;
+
+// How a Model keeps its module: holders as they are, all else by pointer.
+template <class M>
+struct ModuleTarget;
+
+template <ModuleHolder M>
+struct ModuleTarget<M> {
+  M holder{nullptr};
+  auto& implementation() const { return *holder.ptr(); }
+  M module() const { return holder; }
+};
+
+template <ModuleObject M>
+struct ModuleTarget<M> {
+  std::shared_ptr<M> pointer = {};
+  M& implementation() const { return *pointer; }
+  M& module() const { return *pointer; }
+};
 
 }  // namespace detail
 
@@ -136,40 +165,8 @@ class ModelBase {
   std::shared_ptr<detail::ModelState> state_;
 };
 
-namespace detail {
-
-// torch::nn::Linear and everything made by TORCH_MODULE.
-template <class M>
-concept ModuleHolder = requires(const M& holder) {
-  typename M::ContainedType;
-  { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
-};
-
-template <class M>
-concept ModuleObject = std::is_class_v<M> && std::derived_from<M, torch::nn::Module>;
-
-// How a Model keeps its module: holders as they are, all else by pointer.
-template <class M>
-struct ModuleTarget;
-
-template <ModuleHolder M>
-struct ModuleTarget<M> {
-  M holder{nullptr};
-  auto& implementation() const { return *holder.ptr(); }
-  M module() const { return holder; }
-};
-
-template <ModuleObject M>
-struct ModuleTarget<M> {
-  std::shared_ptr<M> pointer = {};
-  M& implementation() const { return *pointer; }
-  M& module() const { return *pointer; }
-};
-
-}  // namespace detail
-
 // M is a module holder (as in Model<torch::nn::Linear>), a class derived from torch::nn::Module, or
-// torch::jit::Module (see jit_model.h).
+// torch::jit::Module.
 template <class M>
 class Model : public ModelBase {
  public:
@@ -177,7 +174,8 @@ class Model : public ModelBase {
   Model() = default;
 
   // Calls the module's forward with any arguments it takes. Floating-point outputs of 16 bits come
-  // back as float32 under mixed precision, in containers and structs too, unless float32_outputs is false.
+  // back as float32 under mixed precision, in containers and structs too, unless float32_outputs is
+  // false.
   template <class... Args>
   auto operator()(Args&&... args) const {
     using Output = std::remove_cvref_t<decltype(target_.implementation().forward(
@@ -226,19 +224,7 @@ class Model : public ModelBase {
   detail::ModuleTarget<M> target_;
 };
 
-}  // namespace accelerant
-
-// A prepared torch::jit::Module, as torch::jit::load gives it.
-//
-//   auto net = torch::jit::load("net.pt");
-//   auto model = accelerator.prepare_model(net);
-//   auto output = model(images).toTensor();
-namespace torch::jit {
-struct Module;
-}
-
-namespace accelerant {
-
+// A prepared module of TorchScript, as torch::jit::load gives it.
 template <>
 class Model<torch::jit::Module> : public ModelBase {
  public:

@@ -6,10 +6,11 @@
 //   optimizer.step();       // does nothing in the middle of a window
 //   optimizer.zero_grad();  // neither does this
 //
-// SGD, Adam, AdamW, Adagrad, RMSprop of torch::optim and our Lion step in fused kernels, see docs/performance.md.
-// Moments are those of the original all the same; its own step counts, and under fp16 on a GPU the learning rate of a
-// schedule, are up to date after sync(), in every checkpoint, and after end_training() and free_memory(). A step() of
-// the original itself is not noticed.
+// SGD, Adam, AdamW, Adagrad, RMSprop of torch::optim and our Lion step in fused kernels, see
+// docs/performance.md. Moments are those of the original all the same; its own step counts, and
+// under fp16 on a GPU the learning rate of a schedule, are up to date after sync(), in every
+// checkpoint, and after end_training() and free_memory(). A step() of the original itself is not
+// noticed.
 //
 // An Optimizer is a cheap handle, copies mean the same optimizer. The torch::optim object is
 // borrowed (or shared, if it was given as a shared pointer) and stays usable.
@@ -41,8 +42,9 @@ struct PrepareOptimizerOptions {
   // step is an Error, since as a rule it means that a model was forgotten.
   bool loose_parameters = false;
 
-  // Whether the step runs in two kernels of ours over all tensors (accelerant/optim/fused_step.h) rather than in
-  // the optimizer's own loop. true: an Error where that cannot be. Default: the Accelerator's option `fused`.
+  // Whether the step runs in two kernels of ours over all tensors (accelerant/optim/fused_step.h)
+  // rather than in the optimizer's own loop. true: an Error where that cannot be. Default: the
+  // Accelerator's option `fused`.
   std::optional<bool> fused = std::nullopt;
 };
 
@@ -71,8 +73,8 @@ class Optimizer {
   // until the next step is executed. May wait for the device.
   bool step_was_skipped() const;
 
-  // Makes the step counts in the original's state those of the device, and its learning rates those after the last step
-  // of its schedule, for torch::save for example. Waits for the device.
+  // Makes the step counts in the original's state those of the device, and its learning rates those
+  // after the last step of its schedule, for torch::save for example. Waits for the device.
   void sync() const;
 
   // Of the original.

@@ -1,7 +1,9 @@
-// What an Accelerator can be told. All fields have defaults; name the ones you set:
+// What an Accelerator can be told: AcceleratorOptions with its parts, and the options of backward()
+// and profile(). All fields have defaults; name the ones you set:
 //
 //   accelerant::Accelerator accelerator({.mixed_precision = accelerant::Precision::bf16,
-//                                        .gradient_accumulation = {.steps = 4}});
+//                                        .gradient_accumulation = {.steps = 4},
+//                                        .performance = {.allow_tf32 = true}});
 //
 // Fields that are std::optional fall back on the environment when they are left out, with the
 // variable names of Hugging Face Accelerate, so that a launcher can set them.
@@ -24,98 +26,7 @@
 
 namespace accelerant {
 
-// Settings of libtorch and of the process that make training faster, as part of AcceleratorOptions:
-//
-//   accelerant::Accelerator accelerator({.performance = {.allow_tf32 = true, .channels_last = true}});
-//
-// An Accelerator sets them when it is made. All but channels_last are settings of the whole process: they hold for
-// everything that libtorch does in it, and stay when the Accelerator is gone. A field that is left empty leaves what
-// libtorch, the environment or the program has set. What each of them gains is in docs/performance.md.
-
-struct PerformanceOptions {
-  // float32 matrix products and convolutions on NVIDIA GPUs use TF32: 10 bits of mantissa instead of 23, several
-  // times faster. libtorch's own: false for products, true for convolutions.
-  std::optional<bool> allow_tf32 = std::nullopt;
-
-  // Matrix products of float16 or bfloat16 on NVIDIA GPUs may add partial sums in 16 bits, which is faster for some
-  // shapes. libtorch's own: true.
-  std::optional<bool> allow_fp16_reduced_precision_reduction = std::nullopt;
-  std::optional<bool> allow_bf16_reduced_precision_reduction = std::nullopt;
-
-  // cuDNN tries its algorithms on each new shape and keeps the fastest: good for shapes that do not change, bad for those
-  // that change all the time. The choice, and so the last bits, may differ from run to run. libtorch's own: false.
-  std::optional<bool> cudnn_benchmark = std::nullopt;
-
-  // prepare lays the four-dimensional parameters of models, the weights of 2-d convolutions, out with channels last
-  // (NHWC); convolutions then compute in that layout, on CPU and GPU, whatever the layout of the batch. Values, shapes and
-  // saved files stay the same. Default: false.
-  bool channels_last = false;
-
-  // Threads that operators on the CPU use, at least 1. libtorch's own: OMP_NUM_THREADS, else the number of cores; with
-  // several processes on a machine, an Accelerator divides the cores among them.
-  std::optional<int64_t> cpu_threads = std::nullopt;
-
-  // The cores that this process may run on: a list such as "0-7,16-23", or "auto" for an equal part of those that it
-  // may use now, by its number on the machine, with the threads of one core together. All its threads are moved. An
-  // empty text: all stay where they are. Default: "auto" where ACCELERATE_CPU_AFFINITY is true, else as it is.
-  std::optional<std::string> cpu_affinity = std::nullopt;
-
-  // Memory that is freed stays with the process for the next step instead of going back to the system, which would
-  // have to clear new pages for it (glibc's malloc; not if MALLOC_* or GLIBC_TUNABLES say something else). Once on, it
-  // cannot be switched off. Default: on for training on the CPU, else off.
-  std::optional<bool> keep_freed_memory = std::nullopt;
-
-  // Settings of the allocator of GPU memory, in the form of PYTORCH_ALLOC_CONF: "expandable_segments:True" keeps
-  // memory from being cut into pieces when sizes change. Make the Accelerator before anything is on the GPU. Default:
-  // what that variable says.
-  std::optional<std::string> gpu_allocator = std::nullopt;
-};
-
-// What accelerator.profile() can be told. See profile.h.
-
 class ProfileScope;
-
-// Which steps are recorded, as of torch.profiler.schedule: the first `skip_first` are not; then each cycle waits for
-// `wait` steps, warms up for `warmup`, and records `active`. Steps are counted by ProfileScope::step().
-struct ProfileSchedule {
-  int64_t skip_first = 0;  // at least 0
-  int64_t wait = 0;        // at least 0
-  int64_t warmup = 0;      // at least 0; torch's own profiler starts up in it, see with_kernels
-  int64_t active = 1;      // at least 1
-  int64_t repeat = 0;      // how many cycles; 0: until the end
-};
-
-enum class ProfileAction { none, warmup, record, record_and_save };
-
-// What happens in a step of the schedule, from 0.
-ProfileAction action_at(const ProfileSchedule& schedule, int64_t step);
-
-struct ProfileOptions {
-  // Default: everything is recorded, from the beginning to the end of the scope.
-  std::optional<ProfileSchedule> schedule_option = std::nullopt;
-
-  // Called when a recording is complete: at the end of each cycle, or of the scope. Default: nothing.
-  std::function<void(const ProfileScope&)> on_trace_ready = {};
-
-  // Where each process writes `profile_<rank>.json` when a recording is complete, in place of the one before. Made
-  // where it is not there. Default: no file.
-  std::string output_trace_dir = {};
-
-  // The most events of a recording; see TimelineOptions::max_events. Default: one million.
-  std::size_t max_events = 1'000'000;
-
-  // Where the main process writes one line at the end that says where the time went. nullptr: nowhere.
-  std::FILE* summary = stderr;
-
-  // Records the operators and kernels too, with torch's own profiler (Kineto), which makes every one of them slower.
-  // They go to `kernels_<rank>.json` in output_trace_dir, which is needed. Default: false.
-  bool with_kernels = false;
-
-  // With with_kernels: shapes of inputs, allocations of memory, and numbers of operations in that file. Default: false.
-  bool record_shapes = false;
-  bool profile_memory = false;
-  bool with_flops = false;
-};
 
 enum class Precision {
   no,    // everything in the type of the weights, as a rule float32
@@ -170,27 +81,31 @@ struct AutocastSettings {
   std::optional<bool> cache_enabled = std::nullopt;
 };
 
+// Where a training keeps its files, and how it goes on when it was interrupted.
 struct ProjectOptions {
   std::string dir = {};          // where the project keeps its files; empty: none
   std::string logging_dir = {};  // where trackers write; empty: the same
 
-  // How many checkpoints save_state() leaves in `<dir>/checkpoints`: when a new one is safe, the oldest are
-  // removed. At least 1. Default: all.
+  // How many checkpoints save_state() leaves in `<dir>/checkpoints`: when a new one is safe, the
+  // oldest are removed. At least 1. Default: all.
   std::optional<int64_t> total_limit = std::nullopt;
 
-  // The number of the first checkpoint; those in the folder already are counted on from. Default: 0.
+  // The number of the first checkpoint; numbering continues after existing checkpoints. Default: 0.
   int64_t iteration = 0;
 
-  // "auto": prepare() loads the newest checkpoint of the project, if there is one, and the training goes on where it
-  // was, with no more code. "restart": the same, but only in a process that its launcher has started again (accelerant
-  // launch --max-restarts, torchrun), and only from what this very launch has saved (torchrun gives launches no name of
-  // their own unless told by --rdzv-id: then from the newest). A path: that checkpoint, or, after
-  // such a restart, what this launch has saved since. "no": nothing is loaded. Default: "restart" with `dir`, else "no".
+  // What prepare() resumes from; the training then goes on where it was, with no more code:
+  // - "auto": the newest checkpoint of the project, if there is one.
+  // - "restart": the same, but only in a process that its launcher has started again (accelerant
+  //   launch --max-restarts, torchrun), and only from what this very launch has saved. torchrun
+  //   gives launches no name of their own unless told by --rdzv-id: then from the newest.
+  // - a path: that checkpoint, or, after such a restart, what this launch has saved since.
+  // - "no": nothing.
+  // Default: "restart" with `dir`, else "no".
   std::optional<std::string> resume = std::nullopt;
 
-  // SIGTERM and SIGUSR1, which schedulers send before they take a machine away, make the training save its state
-  // after the next update and end with exit code 75. Default: where the same command goes on, that is with `dir` and
-  // `resume` as "auto" or a path.
+  // SIGTERM and SIGUSR1, which schedulers send before they take a machine away, make the training
+  // save its state after the next update and end with exit code 75. Default: where the same command
+  // goes on, that is with `dir` and `resume` as "auto" or a path.
   std::optional<bool> save_on_preemption = std::nullopt;
 };
 
@@ -200,6 +115,102 @@ enum class ScheduleUnit {
   unsharded_batch,  // a batch of one process: num_processes for each update, as in Accelerate
   sample,           // a sample of the data set, all processes together
   call,             // a call of scheduler.step(), whether the optimizer stepped or not
+};
+
+// Settings of libtorch and of the process that make training faster. An Accelerator sets them when
+// it is made. All but channels_last are settings of the whole process: they hold for everything
+// that libtorch does in it, and stay when the Accelerator is gone. A field that is left empty
+// leaves what libtorch, the environment or the program has set. What each of them gains is in
+// docs/performance.md.
+struct PerformanceOptions {
+  // float32 matrix products and convolutions on NVIDIA GPUs use TF32: 10 bits of mantissa instead
+  // of 23, several times faster. libtorch's own: false for products, true for convolutions.
+  std::optional<bool> allow_tf32 = std::nullopt;
+
+  // Matrix products of float16 or bfloat16 on NVIDIA GPUs may add partial sums in 16 bits, which is
+  // faster for some shapes. libtorch's own: true.
+  std::optional<bool> allow_fp16_reduced_precision_reduction = std::nullopt;
+  std::optional<bool> allow_bf16_reduced_precision_reduction = std::nullopt;
+
+  // cuDNN tries its algorithms on each new shape and keeps the fastest: good for shapes that do not
+  // change, bad for those that change all the time. The choice, and so the last bits, may differ
+  // from run to run. libtorch's own: false.
+  std::optional<bool> cudnn_benchmark = std::nullopt;
+
+  // prepare lays the four-dimensional parameters of models, the weights of 2-d convolutions, out
+  // with channels last (NHWC); convolutions then compute in that layout, on CPU and GPU, whatever
+  // the layout of the batch. Values, shapes and saved files stay the same. Default: false.
+  bool channels_last = false;
+
+  // Threads that operators on the CPU use, at least 1. libtorch's own: OMP_NUM_THREADS, else the
+  // number of cores; with several processes on a machine, an Accelerator divides the cores among
+  // them.
+  std::optional<int64_t> cpu_threads = std::nullopt;
+
+  // The cores that this process may run on: a list such as "0-7,16-23", or "auto" for an equal part
+  // of those that it may use now, by its number on the machine, with the threads of one core
+  // together. All its threads are moved. An empty text: all stay where they are. Default: "auto"
+  // where ACCELERATE_CPU_AFFINITY is true, else as it is.
+  std::optional<std::string> cpu_affinity = std::nullopt;
+
+  // Memory that is freed stays with the process for the next step instead of going back to the
+  // system, which would have to clear new pages for it (glibc's malloc; not if MALLOC_* or
+  // GLIBC_TUNABLES say something else). Once on, it cannot be switched off. Default: on for
+  // training on the CPU, else off.
+  std::optional<bool> keep_freed_memory = std::nullopt;
+
+  // Settings of the allocator of GPU memory, in the form of PYTORCH_ALLOC_CONF:
+  // "expandable_segments:True" keeps memory from being cut into pieces when sizes change. Make the
+  // Accelerator before anything is on the GPU. Default: what that variable says.
+  std::optional<std::string> gpu_allocator = std::nullopt;
+};
+
+// Which steps are recorded, as of torch.profiler.schedule: the first `skip_first` are not; then
+// each cycle waits for `wait` steps, warms up for `warmup`, and records `active`. Steps are counted
+// by ProfileScope::step().
+struct ProfileSchedule {
+  int64_t skip_first = 0;  // at least 0
+  int64_t wait = 0;        // at least 0
+  int64_t warmup = 0;      // at least 0; torch's own profiler starts up in it, see with_kernels
+  int64_t active = 1;      // at least 1
+  int64_t repeat = 0;      // how many cycles; 0: until the end
+};
+
+enum class ProfileAction { none, warmup, record, record_and_save };
+
+// What happens in a step of the schedule, from 0.
+ProfileAction action_at(const ProfileSchedule& schedule, int64_t step);
+
+// What Accelerator::profile can be told: see profile.h.
+struct ProfileOptions {
+  // Default: everything is recorded, from the beginning to the end of the scope.
+  std::optional<ProfileSchedule> schedule_option = std::nullopt;
+
+  // Called when a recording is complete: at the end of each cycle, or of the scope. Default:
+  // nothing.
+  std::function<void(const ProfileScope&)> on_trace_ready = {};
+
+  // Where each process writes `profile_<rank>.json` when a recording is complete, in place of the
+  // one before. Made where it is not there. Default: no file.
+  std::string output_trace_dir = {};
+
+  // The most events of a recording; see TimelineOptions::max_events. Default: one million.
+  std::size_t max_events = 1'000'000;
+
+  // Where the main process writes one line at the end that says where the time went. nullptr:
+  // nowhere.
+  std::FILE* summary = stderr;
+
+  // Records the operators and kernels too, with torch's own profiler (Kineto), which makes every
+  // one of them slower. They go to `kernels_<rank>.json` in output_trace_dir, which is needed.
+  // Default: false.
+  bool with_kernels = false;
+
+  // With with_kernels: shapes of inputs, allocations of memory, and numbers of operations in that
+  // file. Default: false.
+  bool record_shapes = false;
+  bool profile_memory = false;
+  bool with_flops = false;
 };
 
 struct AcceleratorOptions {
@@ -227,15 +238,15 @@ struct AcceleratorOptions {
   ProjectOptions project = {};
   ScheduleUnit schedule_unit = ScheduleUnit::update;
 
-  // Whether optimizers of a kind that allows it step in fused kernels: see PrepareOptimizerOptions::fused. Gradients
-  // then stay as backward() made them: clip_grad_norm_() over all of them clips inside the step.
+  // Whether optimizers of a kind that allows it step in fused kernels: see
+  // PrepareOptimizerOptions::fused. Gradients then stay as backward() made them: clip_grad_norm_()
+  // over all of them clips inside the step.
   bool fused = true;
 
   // With several processes: how they are connected, and how models exchange gradients.
   dist::ProcessGroupOptions process_group = {};
   dist::DataParallelOptions data_parallel = {};
 
-  // Settings of libtorch and of the process for speed.
   PerformanceOptions performance = {};
 
   // What profile() does where it is told nothing.
@@ -243,7 +254,6 @@ struct AcceleratorOptions {
 };
 
 // What Accelerator::backward can be told.
-
 struct BackwardOptions {
   // Keep the graph for another backward through it. Default: the same as create_graph.
   std::optional<bool> retain_graph = std::nullopt;
@@ -257,8 +267,8 @@ struct BackwardOptions {
   // The factor of each element of the loss, for a loss that is not a single number.
   at::Tensor gradient = {};
 
-  // Throw Error if the loss is inf or nan, before anything else. Costs a wait for the device. false:
-  // under fp16 the step is skipped; otherwise the parameters become nan, as in PyTorch.
+  // Throw Error if the loss is inf or nan, before anything else. Costs a wait for the device.
+  // false: under fp16 the step is skipped; otherwise the parameters become nan, as in PyTorch.
   bool error_if_nonfinite = false;
 };
 

@@ -1,20 +1,24 @@
-// Where the time of a training goes. While the scope is there, the phases of the training (see track/timeline.h) are
-// recorded; at its end a line tells their shares, and a file shows each of them:
+// Where the time of a training goes. While the scope is there, the phases of the training (see
+// track/timeline.h) are recorded; at its end a line tells their shares, and a file shows each of
+// them:
 //
 //   {
 //     auto profile = accelerator.profile({.output_trace_dir = "traces"});
 //     for (auto&& [data, target] : loader) { ... }
 //   }
-//   // time of 1,234 steps: 12 % data, 30 % forward, 45 % backward, 5 % reduction, 8 % step; 3.2 ms a step
+//   // time of 1,234 steps: 12 % data, 30 % forward, 45 % backward, 5 % reduction, 8 % step;
+//   // 3.2 ms a step
 //
 // Of a long training only some steps, which the loop counts:
 //
-//   auto profile = accelerator.profile({.schedule_option = accelerant::ProfileSchedule{.wait = 100, .active = 10},
-//                                       .output_trace_dir = "traces"});
+//   auto profile = accelerator.profile(
+//       {.schedule_option = accelerant::ProfileSchedule{.wait = 100, .active = 10},
+//        .output_trace_dir = "traces"});
 //   for (auto&& batch : loader) { ...; profile.step(); }
 //
-// Nothing is exchanged between processes and nothing waits for a GPU, so spans on a GPU show how long the host took to
-// hand the work over; with_kernels shows the work itself. See docs/profiling.md.
+// Nothing is exchanged between processes and nothing waits for a GPU, so spans on a GPU show how
+// long the host took to hand the work over; with_kernels shows the work itself. See
+// docs/profiling.md.
 #pragma once
 
 #include <cstdint>
@@ -39,11 +43,12 @@ class [[nodiscard]] ProfileScope {
   ProfileScope(ProfileScope&&) noexcept;
   ProfileScope& operator=(ProfileScope&&) = delete;
 
-  // A step of the training has ended. Needed with a schedule, else it only marks the steps in the file.
+  // A step of the training has ended. Needed with a schedule, else it only marks the steps in the
+  // file.
   void step();
 
-  // Ends the recording, writes the file and the summary. Further calls do nothing. Throws Error if a file cannot be
-  // written.
+  // Ends the recording, writes the file and the summary. Further calls do nothing. Throws Error if
+  // a file cannot be written.
   void finish();
 
   // What is recorded, or was last.

@@ -2,8 +2,8 @@
 // optimizer's updates, so neither in the middle of a window nor for a step that overflow skipped.
 // What one step stands for is AcceleratorOptions::schedule_unit.
 //
-// A Scheduler is a cheap handle, copies mean the same schedule. An object given by name is borrowed, a
-// temporary is kept inside.
+// A Scheduler is a cheap handle, copies mean the same schedule. An object given by name is
+// borrowed, a temporary is kept inside.
 #pragma once
 
 #include <memory>
@@ -32,8 +32,8 @@ class Scheduler {
   // The learning rates in force, one for each group of parameters.
   std::vector<double> get_last_lr() const;
 
-  // What the schedule itself saves. An Error for schedules of torch::optim, which have no state to
-  // save.
+  // What the schedule itself saves. Of a schedule of torch::optim that is the count of its steps;
+  // the rates are part of the optimizer.
   nlohmann::json state_dict() const;
   void load_state_dict(const nlohmann::json& state) const;
 

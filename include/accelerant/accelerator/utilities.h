@@ -1,7 +1,12 @@
-// Reproducible random numbers.
+// What a training may want around its loop, with or without an Accelerator: reproducible random
+// numbers, a batch size that fits into memory, and memory given back to the device.
 //
 //   accelerant::set_seed(42);
-//   accelerant::set_seed(42, {.device_specific = true});  // other numbers in each process
+//   accelerant::find_executable_batch_size([&](int64_t batch_size) {
+//     auto loader = make_loader(batch_size);
+//     train(loader);
+//   });
+//   accelerant::clear_device_cache();
 #pragma once
 
 #include <cstdint>
@@ -14,36 +19,26 @@
 namespace accelerant {
 
 struct SetSeedOptions {
-  // Add process_index to the seed, so that processes draw different numbers. By default all draw the
-  // same, for example the same dropout masks.
+  // Add process_index to the seed, so that processes draw different numbers. By default all draw
+  // the same, for example the same dropout masks.
   bool device_specific = false;
 
-  // Make torch use deterministic algorithms from now on, and throw where an operator has none. It can
-  // cost speed. false leaves the setting as it is.
+  // Make torch use deterministic algorithms from now on, and throw where an operator has none. It
+  // can cost speed. false leaves the setting as it is.
   bool deterministic = false;
 
-  // The number of this process, 0 or more. Only used if device_specific. Default: the one that the launcher
-  // gave it (dist::Environment::detect), 0 where one process runs; as in Accelerate. There need be no
-  // Accelerator yet.
+  // The number of this process, 0 or more. Only used if device_specific. Default: the one that the
+  // launcher gave it (dist::Environment::detect), 0 where one process runs; as in Accelerate. There
+  // need be no Accelerator yet.
   std::optional<int64_t> process_index = {};
 };
 
-// Seeds torch's default generators, on the CPU and on all devices. The numbers that torch draws are then
-// those of Python's torch with the same seed. Generators of your own, and <random>, are not touched.
+// Seeds torch's default generators, on the CPU and on all devices. The numbers that torch draws are
+// then those of Python's torch with the same seed. Generators of your own, and <random>, are not
+// touched.
+//
+//   accelerant::set_seed(42, {.device_specific = true});  // other numbers in each process
 void set_seed(uint64_t seed, const SetSeedOptions& options = {});
-
-// Finds a batch size that fits into memory, by trying.
-//
-//   accelerant::find_executable_batch_size([&](int64_t batch_size) {
-//     auto loader = make_loader(batch_size);
-//     train(loader);
-//   });
-//
-// The function is called with starting_batch_size, and again with a smaller one as long as it runs out of
-// memory. So it must start from scratch each time: what it changed outside stays changed.
-//
-// With several processes each would find a size of its own, and those that go on would wait for those that
-// start again. Find the size in one process first, then give it to all.
 
 struct FindExecutableBatchSizeOptions {
   // The first size that is tried. At least `minimum`.
@@ -56,8 +51,8 @@ struct FindExecutableBatchSizeOptions {
   std::function<int64_t(int64_t batch_size)> reduce = {};
 };
 
-// Whether an exception says that memory ran out: c10::OutOfMemoryError, std::bad_alloc, the error of
-// torch's CPU allocator, or that of cuDNN for sizes that it cannot do.
+// Whether an exception says that memory ran out: c10::OutOfMemoryError, std::bad_alloc, the error
+// of torch's CPU allocator, or that of cuDNN for sizes that it cannot do.
 bool is_out_of_memory(const std::exception& error);
 
 namespace detail {
@@ -73,8 +68,13 @@ int64_t next_batch_size(int64_t failed, const std::string& message,
 
 }  // namespace detail
 
-// Calls function(batch_size) until it does not run out of memory, and returns what it returns. Each retry
-// is logged as a warning. Other exceptions pass. Throws Error with the last message if no size fits.
+// Finds a batch size that fits into memory, by trying: calls function(starting_batch_size), and
+// again with a smaller size as long as it runs out of memory, and returns what it returns. So it
+// must start from scratch each time: what it changed outside stays changed. Each retry is logged as
+// a warning. Other exceptions pass. Throws Error with the last message if no size fits.
+//
+// With several processes each would find a size of its own, and those that go on would wait for
+// those that start again. Find the size in one process first, then give it to all.
 template <class Function>
 auto find_executable_batch_size(Function&& function,
                                 const FindExecutableBatchSizeOptions& options = {}) {
@@ -93,14 +93,10 @@ auto find_executable_batch_size(Function&& function,
   }
 }
 
-// Gives memory back to the device.
-//
-//   output.reset();                     // nothing can be freed that somebody still holds
-//   accelerant::clear_device_cache();
-
-// Frees the device memory that torch's allocator keeps for reuse, on all devices; other programs can then
-// have it. It does not make more room for torch itself, which would reuse that memory anyway, unless it is
-// in pieces. Waits for the device. Without an accelerator nothing happens.
+// Frees the device memory that torch's allocator keeps for reuse, on all devices; other programs
+// can then have it. Nothing can be freed that somebody still holds. It does not make more room for
+// torch itself, which would reuse that memory anyway, unless it is in pieces. Waits for the device.
+// Without an accelerator nothing happens.
 void clear_device_cache();
 
 }  // namespace accelerant

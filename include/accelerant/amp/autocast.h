@@ -13,6 +13,27 @@
 //
 // Autocast is thread-local. A thread started inside a guard does not inherit it; carry it over with
 // AutocastState.
+//
+// Custom autograd functions get what Python's custom_fwd and custom_bwd decorators do by functions
+// of the same names. The backward then runs with the same autocast state as its forward:
+//
+//   using torch::autograd::AutogradContext;
+//   using torch::autograd::variable_list;
+//
+//   struct MyMatmul : torch::autograd::Function<MyMatmul> {
+//     static torch::Tensor forward(AutogradContext* ctx, torch::Tensor a, torch::Tensor b) {
+//       return accelerant::custom_fwd(ctx, {.device_type = torch::kCUDA}, [&](auto x, auto y) {
+//         ctx->save_for_backward({x, y});
+//         return x.mm(y);
+//       }, a, b);
+//     }
+//     static variable_list backward(AutogradContext* ctx, variable_list grads) {
+//       return accelerant::custom_bwd(ctx, [&]() -> variable_list {
+//         auto saved = ctx->get_saved_variables();
+//         return {grads[0].mm(saved[1].t()), saved[0].t().mm(grads[0])};
+//       });
+//     }
+//   };
 #pragma once
 
 #include <c10/core/Device.h>
@@ -23,7 +44,11 @@
 #include <optional>
 #include <utility>
 
-#include "accelerant/tensor/detail/nesting.h"
+#include "accelerant/tensor/nested.h"
+
+namespace torch::autograd {
+struct AutogradContext;
+}
 
 namespace accelerant {
 
@@ -100,36 +125,6 @@ decltype(auto) with_autocast(const AutocastOptions& options, F&& f) {
   const AutocastGuard guard(options);
   return std::forward<F>(f)();
 }
-
-}  // namespace accelerant
-
-// Custom autograd functions under autocast: what Python's custom_fwd and custom_bwd decorators do,
-// for torch::autograd::Function.
-//
-//   using torch::autograd::AutogradContext;
-//   using torch::autograd::variable_list;
-//
-//   struct MyMatmul : torch::autograd::Function<MyMatmul> {
-//     static torch::Tensor forward(AutogradContext* ctx, torch::Tensor a, torch::Tensor b) {
-//       return accelerant::custom_fwd(ctx, {.device_type = torch::kCUDA}, [&](auto x, auto y) {
-//         ctx->save_for_backward({x, y});
-//         return x.mm(y);
-//       }, a, b);
-//     }
-//     static variable_list backward(AutogradContext* ctx, variable_list grads) {
-//       return accelerant::custom_bwd(ctx, [&]() -> variable_list {
-//         auto saved = ctx->get_saved_variables();
-//         return {grads[0].mm(saved[1].t()), saved[0].t().mm(grads[0])};
-//       });
-//     }
-//   };
-//
-// The backward then runs with the same autocast state as its forward.
-namespace torch::autograd {
-struct AutogradContext;
-}
-
-namespace accelerant {
 
 struct CustomForwardOptions {
   // The device type whose autocast state is meant.

@@ -14,12 +14,13 @@
 // scale backs off; after growth_interval clean iterations it grows.
 //
 // On the way from scale() to update() only the step of a plain torch::optim optimizer waits for the
-// device; what else waits says so below. (Without kernels of ours, that is on devices other than CPU
-// and CUDA, and where scale and gradients are on different devices, update() waits too.)
+// device, and not even that of an AmpOptimizer; what else waits says so below. (Without kernels of
+// ours, that is on devices other than CPU and CUDA, and where scale and gradients are on different
+// devices, update() waits too.) overflow_report() tells where an overflow came from.
 //
-// Optimizers are borrowed for the length of a call. Each scaler belongs to one thread at a time, and
-// its calls to one stream for each device. Where it differs from PyTorch on purpose is listed in
-// docs/parity.md.
+// Optimizers are borrowed for the length of a call. Each scaler belongs to one thread at a time,
+// and its calls to one stream for each device. Where it differs from PyTorch on purpose is listed
+// in docs/parity.md.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +35,7 @@
 #include <vector>
 
 #include "accelerant/amp/step_result.h"
-#include "accelerant/tensor/detail/nesting.h"
+#include "accelerant/tensor/nested.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -42,26 +43,9 @@ class Optimizer;
 
 namespace accelerant {
 
-// Where an overflow came from.
-
-struct OverflowedParameter {
-  std::string name;  // as given to GradScaler::name_parameters, else "group 0 parameter 3"
-  std::vector<int64_t> shape;  // empty if the parameter is gone
-  int64_t inf_count = 0;       // elements of its gradient that were infinite after unscaling
-  int64_t nan_count = 0;       // and those that were not a number
-};
-
-struct OverflowReport {
-  // In the order in which the optimizers were unscaled and hold their parameters; empty when every
-  // gradient was finite.
-  std::vector<OverflowedParameter> parameters;
-
-  // One line per parameter, for a log.
-  std::string to_string() const;
-};
-
-class ScaledStep;
-struct GradientScale;
+namespace detail {
+struct ScalerAccess;
+}
 
 struct GradScalerOptions {
   // The kind of device trained on. With CUDA and no CUDA device the scaler disables itself with a
@@ -103,13 +87,30 @@ struct GradScalerOptions {
   bool dynamic = true;
 };
 
-// What the scaler did so far, as far as the device has told.
+// What the scaler did so far, as of the last completed update.
 struct GradScalerStatus {
   double scale = 1.0;
   int64_t growth_tracker = 0;  // clean iterations in a row since the last overflow or growth
   int64_t updates = 0;         // iterations judged by update()
   int64_t skips = 0;           // those among them with an overflow
   int64_t last_skip = 0;       // the number, from 1, of the latest of those; 0: none so far
+};
+
+struct OverflowedParameter {
+  std::string name;  // as given to GradScaler::name_parameters, else "group 0 parameter 3"
+  std::vector<int64_t> shape;  // empty if the parameter is gone
+  int64_t inf_count = 0;       // elements of its gradient that were infinite after unscaling
+  int64_t nan_count = 0;       // and those that were not a number
+};
+
+// Where an overflow came from.
+struct OverflowReport {
+  // In the order in which the optimizers were unscaled and hold their parameters; empty when every
+  // gradient was finite.
+  std::vector<OverflowedParameter> parameters;
+
+  // One line per parameter, for a log.
+  std::string to_string() const;
 };
 
 class GradScaler {
@@ -137,12 +138,9 @@ class GradScaler {
 
   // Unscales if that has not been done, and steps the optimizer if all gradients are finite. An
   // AmpOptimizer decides on the device, any other makes the host wait for the check. float16
-  // gradients (of float16 parameters) are refused but for an AmpOptimizer: keep parameters in float32.
+  // gradients (of float16 parameters) are refused unless it is an AmpOptimizer: keep parameters in
+  // float32.
   StepResult step(torch::optim::Optimizer& optimizer);
-
-  // Steps in two passes that replace the scaler's own check and unscaling, and decides on the device. Gradients
-  // of any type that the step can read. Where it cannot be done so, as step(optimizer).
-  StepResult step(ScaledStep& scaled_step);
 
   // With a closure: only for a disabled scaler, otherwise an Error.
   StepResult step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure);
@@ -150,9 +148,6 @@ class GradScaler {
   // Ends the iteration: backs off or grows the scale by what the checks since the last update
   // found.
   void update();
-
-  // Forgets the checks since the last update(), and those of the iteration that it ended, as if there had been none.
-  void discard_checks();
 
   // Ends the iteration and sets the scale. A tensor has one element, on any device; the scaler
   // keeps no reference to it. Positive and finite, else an Error.
@@ -175,9 +170,9 @@ class GradScaler {
   // Include <nlohmann/json.hpp> to use it.
   nlohmann::json state_dict() const;
 
-  // Takes a state written here or by PyTorch, factors and interval included; the options PyTorch does
-  // not have stay as they are. Values are checked before any is taken. Waits for the device. Nothing
-  // happens when disabled.
+  // Takes a state written here or by PyTorch, factors and interval included; the options PyTorch
+  // does not have stay as they are. Values are checked before any is taken. Waits for the device.
+  // Nothing happens when disabled.
   void load_state_dict(const nlohmann::json& state);
 
   // Never waits: as of the last update() that the device has finished. After a call that waits,
@@ -205,22 +200,31 @@ class GradScaler {
   // per device that holds gradients: 0, or 1 for overflow. For reading; empty before the check.
   std::vector<at::Tensor> found_inf(const torch::optim::Optimizer& optimizer) const;
 
-  // By what the gradients of the optimizer have still to be multiplied: undefined after unscale_() and when disabled.
-  GradientScale gradient_scale(const torch::optim::Optimizer& optimizer) const;
-
   // For processes that hold different gradients: called with an optimizer's overflow flag, a
   // zero-dimensional float32 tensor on the scale's device, to take the maximum over all of them in
-  // place; any value but 0 means overflow. It is called exactly once by unscale_() and once by step(),
-  // also by a process without gradients, which then counts as clean. An empty function removes it.
+  // place; any value but 0 means overflow. It is called exactly once by unscale_() and once by
+  // step(), also by a process without gradients, which then counts as clean. An empty function
+  // removes it.
   void set_found_inf_reduction(std::function<void(at::Tensor& found_inf)> reduction);
 
  private:
+  friend struct detail::ScalerAccess;
   struct Impl;
 
   at::Tensor scale_tensor(const at::Tensor& output);
   void name_parameter(const at::Tensor& parameter, const std::string& name);
 
   std::unique_ptr<Impl> impl_;
+};
+
+// What the step of an AmpOptimizer works with. All tensors are zero-dimensional float32 on the
+// device of the scale.
+struct AmpStepControls {
+  // The gradients must be divided by this. Undefined: they are as they should be.
+  at::Tensor grad_scale;
+
+  // 1: change neither parameters nor state nor step count. 0: step. No other value occurs.
+  at::Tensor found_inf;
 };
 
 // The interface of optimizers that unscale and skip by themselves, on the device.
@@ -237,17 +241,6 @@ class GradScaler {
 //   };
 //
 // docs/mixed_precision.md has a whole one.
-
-// What an AMP-aware step works with. All tensors are zero-dimensional float32 on the device of the
-// scale.
-struct AmpStepControls {
-  // The gradients must be divided by this. Undefined: they are as they should be.
-  at::Tensor grad_scale;
-
-  // 1: change neither parameters nor state nor step count. 0: step. No other value occurs.
-  at::Tensor found_inf;
-};
-
 class AmpOptimizer {
  public:
   virtual ~AmpOptimizer() = default;

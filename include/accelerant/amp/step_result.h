@@ -43,7 +43,8 @@ class StepResult {
   // As skipped(), but empty instead of waiting. The first call starts the transfer.
   std::optional<bool> poll() const;
 
-  // The flag that lies on the device as long as nobody has asked; undefined where the host knows the outcome.
+  // The flag that lies on the device as long as nobody has asked; undefined where the host knows
+  // the outcome.
   at::Tensor device_flag() const;
 
   // What the optimizer's own step returned; undefined when it returned nothing or did not run.

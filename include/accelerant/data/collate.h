@@ -9,15 +9,15 @@
 // names its fields (see tensor/nested.h) becomes the same struct with each field collated, so its
 // fields must be of types that collate to themselves: tensors, and containers of tensors.
 //
-// Everything else needs a collate function of one's own, the third argument of data::loader. Workers
-// call it at the same time.
+// Everything else needs a collate function of one's own, the third argument of data::loader.
+// Workers call it at the same time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/ScalarType.h>
 
 #include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "accelerant/data/detail/torch_data.h"
-#include "accelerant/tensor/detail/nesting.h"
+#include "accelerant/tensor/detail/children.h"
 
 namespace accelerant::data {
 

@@ -8,23 +8,23 @@
 //   as a stream next(), a std::optional<Sample>; may also have reset(epoch) or reset(), called when
 //               an epoch starts, skip(n), which passes over n samples, and size()
 //
-// A stream that several processes share may say more. Without it every process reads the whole stream
-// and keeps its own part of each round of batches.
+// A stream that several processes share may say more. Without it every process reads the whole
+// stream and keeps its own part of each round of batches.
 //
-//   skip(n)                      used for the samples of other processes too, if it returns how many
-//                                samples there were to pass over, or if size() is known
+//   skip(n)                      used for the samples of other processes too, if it returns how
+//                                many samples there were to pass over, or if size() is known
 //   shard(rank, num_processes)   called after reset: next() gives, from then on, the samples of one
-//                                process only, which parts of the data set those are is its own choice
-//                                (files, say). Each process then reads its part to its end, so the parts
-//                                should make the same number of batches
-//   read_by_one_process          static constexpr bool, true: only one process can read it, or every
-//                                process would read something else (a socket, unseeded random numbers).
-//                                Rank 0 reads for all (Placement::dispatch_batches)
+//                                process only. Which parts of the data set those are is its own
+//                                choice (files, say). Each process then reads its part to its end,
+//                                so the parts should make the same number of batches
+//   read_by_one_process          static constexpr bool, true: only one process can read it, or
+//                                every process would read something else (a socket, unseeded random
+//                                numbers). Rank 0 reads for all, unless dispatch_batches is false
 //
 // size() gives an integer, or a std::optional of one as in torch::data. `indices` is what can be
 // made of a std::vector of int64_t or size_t: a span, an at::ArrayRef, the vector itself. A data
 // set with both get and get_batch is asked by get, unless get_batch gives ready batches. Data sets
-// of torch::data fit these forms as they are (see torch_data.h).
+// of torch::data fit these forms as they are; see loader.h for loaders of torch::data.
 //
 // Who owns it: data::loader copies a data set given as an lvalue, moves one given as an rvalue, and
 // shares one given as a std::shared_ptr. Copying a class that holds tensors does not copy their
@@ -41,9 +41,9 @@
 
 #include <array>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -173,7 +173,7 @@ template <class D>
 concept Dataset =
     detail::AnyIndexed<std::remove_cvref_t<D>> || detail::AnyStream<std::remove_cvref_t<D>>;
 
-// --- tensors: rows of tensors as samples ----------------------------------------------------------
+// --- tensors: rows of tensors as samples ---------------------------------------------------------
 
 // Made by data::tensors.
 template <class... Tensors>
@@ -216,7 +216,7 @@ requires(sizeof...(Tensors) > 0) TensorDataset<Tensors...> tensors(const Tensors
   return TensorDataset<Tensors...>(all...);
 }
 
-// --- map: a function applied to every sample ------------------------------------------------------
+// --- map: a function applied to every sample -----------------------------------------------------
 
 namespace detail {
 

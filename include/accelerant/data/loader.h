@@ -9,6 +9,12 @@
 // repeats an epoch exactly, and load_state_dict goes on in the middle of one. Workers make batches
 // in the background without changing what comes out.
 //
+// Data sets of torch::data are loaded like any other. A loader of torch::data is a stream of ready
+// batches, which is borrowed if it is given by reference, and otherwise owned or shared:
+//
+//   auto torch_loader = torch::data::make_data_loader(dataset, 64);
+//   auto batches = data::loader(data::stream_of(std::move(torch_loader)));
+//
 // A Loader is a handle: copies share the data set and the place in it. Only one loop at a time. See
 // dataset.h for data sets and who owns them, collate.h for how samples become a batch,
 // loader_options.h for the options.
@@ -139,21 +145,21 @@ namespace detail {
 // Throws Error: a pointer to a data set is null.
 [[noreturn]] void refuse_missing_dataset();
 
+// What a smart pointer points to; void for everything else.
 template <class T>
-struct PointedTo {
-  using Type = T;
-  static constexpr bool is_pointer = false;
+struct Pointee {
+  using type = void;
 };
 template <class T>
-struct PointedTo<std::shared_ptr<T>> {
-  using Type = T;
-  static constexpr bool is_pointer = true;
+struct Pointee<std::shared_ptr<T>> {
+  using type = T;
+};
+template <class T, class Deleter>
+struct Pointee<std::unique_ptr<T, Deleter>> {
+  using type = T;
 };
 template <class T>
-struct PointedTo<std::unique_ptr<T>> {
-  using Type = T;
-  static constexpr bool is_pointer = true;
-};
+using pointee_t = typename Pointee<T>::type;
 
 }  // namespace detail
 
@@ -162,18 +168,18 @@ struct PointedTo<std::unique_ptr<T>> {
 // apply.
 template <class D, class Collate = detail::DefaultCollate>
 auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = {}) {
-  using Given = detail::PointedTo<std::remove_cvref_t<D>>;
-  using Set = std::remove_const_t<typename Given::Type>;
+  using Pointee = detail::pointee_t<std::remove_cvref_t<D>>;
+  constexpr bool is_pointer = !std::is_void_v<Pointee>;
+  using Set = std::conditional_t<is_pointer, std::remove_const_t<Pointee>, std::remove_cvref_t<D>>;
   static_assert(Dataset<Set>,
                 "this is not a data set: it needs size() and get(index), or size() and "
                 "get_batch(indices), or next() (see data/dataset.h); a loader of torch::data "
                 "becomes one by data::stream_of");
   std::shared_ptr<Set> set;
-  if constexpr (Given::is_pointer) {
-    static_assert(!std::is_const_v<typename Given::Type> || detail::const_is_enough<Set>(),
+  if constexpr (is_pointer) {
+    static_assert(!std::is_const_v<Pointee> || detail::const_is_enough<Set>(),
                   "a pointer to a const data set needs a const get or get_batch");
-    set = std::const_pointer_cast<Set>(
-        std::shared_ptr<typename Given::Type>(std::forward<D>(dataset)));
+    set = std::const_pointer_cast<Set>(std::shared_ptr<Pointee>(std::forward<D>(dataset)));
     if (!set) detail::refuse_missing_dataset();
   } else {
     set = std::make_shared<Set>(std::forward<D>(dataset));
@@ -181,7 +187,7 @@ auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = 
   if constexpr (detail::AnyIndexed<Set>) {
     using Source = detail::IndexedSource<Set, Collate>;
     auto source =
-        std::make_shared<Source>(std::move(set), !Given::is_pointer, std::move(collate_function));
+        std::make_shared<Source>(std::move(set), !is_pointer, std::move(collate_function));
     return Loader<typename Source::Batch>(std::move(source), std::move(options));
   } else if constexpr (detail::AnyStream<Set>) {
     using Source = detail::StreamSource<Set, Collate>;

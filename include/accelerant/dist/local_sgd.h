@@ -1,5 +1,5 @@
-// Local SGD, as accelerate.LocalSGD: every process makes some steps on its own, without exchanging gradients,
-// then the parameters are averaged over all of them.
+// Local SGD, as accelerate.LocalSGD: every process makes some steps on its own, without exchanging
+// gradients, then the parameters are averaged over all of them.
 //
 //   dist::LocalSgd local_sgd(world, model.parameters(), {.steps = 8}, no_exchange);
 //   for (auto&& [data, target] : loader) {
@@ -9,8 +9,9 @@
 //   }
 //   local_sgd.finish();
 //
-// All processes must call step() equally often. Only parameters are averaged, neither buffers nor the state
-// of an optimizer. With one process nothing happens. The World is shared for as long as it is used.
+// All processes must call step() equally often. Only parameters are averaged, neither buffers nor
+// the state of an optimizer. With one process nothing happens. The World is shared for as long as
+// it is used.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,9 +25,10 @@ namespace accelerant::dist {
 
 class World;
 
-// Replaces each tensor by its mean over the processes, in place. Every process gives tensors of the same
-// shapes and types in the same order. They travel together, in one exchange for each type and device (more
-// above 256 MiB). Means of 16-bit tensors are taken in float32. With one process nothing happens.
+// Replaces each tensor by its mean over the processes, in place. Every process gives tensors of the
+// same shapes and types in the same order. They travel together, in one exchange for each type and
+// device (more above 256 MiB). Means of 16-bit tensors are taken in float32. With one process
+// nothing happens.
 void average_parameters(const World& world, const std::vector<at::Tensor>& parameters);
 
 struct LocalSgdOptions {
@@ -45,8 +47,8 @@ class [[nodiscard]] LocalSgd {
   LocalSgd(std::shared_ptr<World> world, std::vector<at::Tensor> parameters,
            const LocalSgdOptions& options = {}, const StopExchange& stop_exchange = {});
 
-  // Calls finish(), unless an exception is leaving the scope: then the other processes may not be there to
-  // average with. An error of finish() is logged here; call it yourself to see it.
+  // Calls finish(), unless an exception is leaving the scope: then the other processes may not be
+  // there to average with. An error of finish() is logged here; call it yourself to see it.
   ~LocalSgd();
   LocalSgd(const LocalSgd&) = delete;
   LocalSgd& operator=(const LocalSgd&) = delete;

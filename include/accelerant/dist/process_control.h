@@ -1,7 +1,10 @@
-// Waiting for other processes.
+// What processes do in turn or each for its part: waiting for each other, dividing values, logging.
 //
 //   dist::wait_for_everyone(world);
-//   auto dataset = dist::main_process_first(world, [&] { return load("data"); });  // one fills the cache
+//   auto dataset = dist::main_process_first(world, [&] { return load("data"); });  // fills a cache
+//   auto mine = dist::split_between(prompts, world.rank(), world.size());
+//   dist::log_on_main_process(world, LogLevel::info, "training starts");
+//   dist::log_in_order(world, LogLevel::info, "my shard has " + std::to_string(rows) + " rows");
 //
 // Everything here goes over the CPU: no GPU is touched.
 #pragma once
@@ -23,13 +26,17 @@
 
 namespace accelerant::dist {
 
+// --- Waiting -------------------------------------------------------------------------------------
+
 // Returns when every process has called it. Throws Error on all of them if some do not come within
-// the World's timeout, or have died: it names those missing and how long it waited. `name` appears in that.
+// the World's timeout, or have died: it names those missing and how long it waited. `name` appears
+// in that.
 void wait_for_everyone(const World& world, const std::string& name = {});
 
 namespace detail {
 
-// Waits until all have called it, those who go first when they are done. Throws Error if one failed.
+// Waits until all have called it, those who go first when they are done. Throws Error if one
+// failed.
 void await_turn(const World& world, const char* name);
 // This process went first and failed.
 void report_failed_turn(const World& world, const char* name, std::exception_ptr error);
@@ -59,26 +66,27 @@ auto take_turns(const World& world, const char* name, bool goes_first, F& f) {
 
 }  // namespace detail
 
-// Calls f on the main process, then on all others, and returns what it returns. For what one process
-// prepares and the others then find: a download, a cache. The others wait, at most for the World's timeout. If f
-// throws on the main process, the exception goes on there, and the others get an Error with its message
-// and do not call f.
+// Calls f on the main process, then on all others, and returns what it returns. For what one
+// process prepares and the others then find: a download, a cache. The others wait, at most for the
+// World's timeout. If f throws on the main process, the exception goes on there, and the others get
+// an Error with its message and do not call f.
 template <class F>
 auto main_process_first(const World& world, F&& f) {
   return detail::take_turns(world, "main_process_first", world.environment().is_main_process(), f);
 }
 
-// The same with one process on each machine going first, where the machines share no files. All wait
-// until each of those is done.
+// The same with one process on each machine going first, where the machines share no files. All
+// wait until each of those is done.
 template <class F>
 auto local_main_process_first(const World& world, F&& f) {
   return detail::take_turns(world, "local_main_process_first",
                             world.environment().is_local_main_process(), f);
 }
 
-// Dividing values between processes, as Accelerate's split_between_processes does: in order, the
-// first `length % num_processes` processes getting one more than the others. Without padding some
-// may get nothing.
+// --- Dividing values -----------------------------------------------------------------------------
+//
+// As Accelerate's split_between_processes does: in order, the first `length % num_processes`
+// processes getting one more than the others. Without padding some may get nothing.
 
 // Part of a sequence: positions begin to end - 1, then the sequence's last element `padding` times.
 struct Part {
@@ -87,8 +95,8 @@ struct Part {
   int64_t padding = 0;
 };
 
-// The part of process `rank` of `num_processes`. With padding all parts have the same length; an empty
-// sequence has nothing to pad with and gives empty parts.
+// The part of process `rank` of `num_processes`. With padding all parts have the same length; an
+// empty sequence has nothing to pad with and gives empty parts.
 Part part_of(int64_t length, int64_t rank, int64_t num_processes, bool apply_padding);
 
 // Along the first dimension.
@@ -132,11 +140,10 @@ std::map<Key, T> split_between(const std::map<Key, T>& values, int64_t rank, int
   return result;
 }
 
-// Messages where several processes run: by one of them, or by all in the order of their ranks. What is
-// logged with log() itself comes from every process, whenever it likes.
+// --- Logging -------------------------------------------------------------------------------------
 //
-//   dist::log_on_main_process(world, LogLevel::info, "training starts");
-//   dist::log_in_order(world, LogLevel::info, "my shard has " + std::to_string(rows) + " rows");
+// By one process, or by all in the order of their ranks. What is logged with log() itself comes
+// from every process, whenever it likes.
 
 // Only on the main process, as Accelerate's main_process_only=True; only on that of each machine.
 void log_on_main_process(const World& world, LogLevel level, std::string_view message);

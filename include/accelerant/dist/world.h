@@ -12,29 +12,17 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <vector>
 
 #include "accelerant/watch/environment.h"
 #include "accelerant/watch/process_group_options.h"
 
-namespace accelerant {
-class Timeline;
-}
-
 namespace accelerant::dist {
-
-// Internal, in src/dist.
-struct Groups;
-class FailureHandler;
-class Monitor;
-class Progress;
 
 class World {
  public:
-  // Waits until all processes have come. With one process nothing is connected. `device` is what the
-  // training runs on. Throws Error if a process does not come in time, naming it.
+  // Waits until all processes have come. With one process nothing is connected. `device` is what
+  // the training runs on. Throws Error if a process does not come in time, naming it.
   static std::shared_ptr<World> join(const Environment& environment,
                                      const ProcessGroupOptions& options = {},
                                      c10::Device device = c10::Device(c10::DeviceType::CPU));
@@ -51,39 +39,22 @@ class World {
   bool is_debug() const { return is_debug_; }
 
   // Whether there are groups: with several processes, until close().
-  bool is_connected() const { return groups_ != nullptr; }
+  bool is_connected() const;
 
   // Ends the groups. Exchanges after that are an Error.
   void close();
 
-  // Calls f right before the groups end, for what must not outlive them, unless the result is gone by then.
-  std::shared_ptr<void> before_close(std::function<void()> f);
-
-  // For other parts of the library. An Error if there are none.
-  Groups& groups() const;
-
-  // What this process is doing, for the other processes to see.
-  Progress& progress() const { return *progress_; }
-
-  // Where exchanges are recorded while it is on. Never null.
-  const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
-
-  // Null where processes do not watch each other.
-  Monitor* monitor() const { return monitor_.get(); }
-
  private:
+  friend struct WorldAccess;
+  struct Parts;
+
   World(const Environment& environment, const ProcessGroupOptions& options, c10::Device device);
 
   Environment environment_;
   ProcessGroupOptions options_;
   c10::Device device_;
-  std::unique_ptr<Progress> progress_;
-  std::shared_ptr<Timeline> timeline_;
   bool is_debug_ = false;
-  std::unique_ptr<Groups> groups_;
-  std::unique_ptr<Monitor> monitor_;
-  std::unique_ptr<FailureHandler> failure_handler_;
-  std::vector<std::weak_ptr<std::function<void()>>> before_close_;
+  std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace accelerant::dist

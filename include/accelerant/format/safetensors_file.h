@@ -1,7 +1,8 @@
-// Reads safetensors files, without torch.
+// Reads safetensors files, without torch: a program can inspect and copy tensors of types that its
+// libtorch does not know.
 //
 //   auto file = SafetensorsFile::open("model.safetensors");
-//   for (const TensorInfo& tensor : file.tensors()) { ... tensor.name, tensor.dtype, tensor.shape ... }
+//   for (const TensorInfo& tensor : file.tensors()) { ... tensor.name, tensor.shape ... }
 //   std::span<const std::byte> bytes = file.view("lm_head.weight");   // no copy
 //   file.read_slice("embed.weight", {{.begin = 0, .end = 1000}}, target);   // the first 1000 rows
 //
@@ -11,7 +12,8 @@
 // in a file makes the reader allocate more than a small multiple of the header's true size.
 //
 // A SafetensorsFile owns the open file and the mapping; it moves, and does not copy. Views live as
-// long as it, also after it has moved. All const methods may be called from several threads at once.
+// long as it, also after it has moved. All const methods may be called from several threads at
+// once.
 //
 // Bytes in a file are little-endian, and need not be aligned for their type: copy elements out of a
 // view with memcpy unless the address happens to be aligned.
@@ -37,9 +39,6 @@ namespace accelerant::format {
 //   dtype_bits(DType::f6_e2m3);    // 6: some types are smaller than a byte
 //   byte_size(DType::f4, shape);   // empty if the shape does not fill whole bytes, or is too large
 //
-// No torch is needed: a program can inspect and copy tensors of types that its libtorch does not
-// know.
-
 // In the order of the reference implementation, which is the order of alignment: a writer puts the
 // last ones first.
 enum class DType : std::uint8_t {
@@ -92,8 +91,6 @@ enum class SizeProblem {
 std::optional<std::uint64_t> byte_size(DType dtype, std::span<const std::int64_t> shape,
                                        SizeProblem* problem = nullptr);
 
-// What the header of a safetensors file says about a tensor.
-
 // The free text of a file, its entry "__metadata__".
 using Metadata = std::map<std::string, std::string>;
 
@@ -103,6 +100,7 @@ inline constexpr std::uint64_t largest_header = 100'000'000;
 // The most dimensions a tensor may have.
 inline constexpr std::size_t largest_rank = 64;
 
+// What the header of a file says about a tensor.
 struct TensorInfo {
   std::string name = {};                 // any UTF-8 text: never take it for a path
   DType dtype = DType::f32;              // of an element
@@ -130,8 +128,8 @@ enum class FileAccess {
 };
 
 struct OpenOptions {
-  // How bytes are reached. Default: mapped. The read functions do not use that mapping: they report a
-  // file that has become shorter since it was opened as an Error.
+  // How bytes are reached. Default: mapped. The read functions do not use that mapping: they report
+  // a file that has become shorter since it was opened as an Error.
   FileAccess access = FileAccess::map;
 };
 
@@ -141,8 +139,8 @@ class SafetensorsFile {
   // or is not a valid safetensors file.
   static SafetensorsFile open(const std::string& path, const OpenOptions& options = {});
 
-  // The same for a file in memory, which is borrowed: it must outlive the result. `label` stands for
-  // the file's name in errors.
+  // The same for a file in memory, which is borrowed: it must outlive the result. `label` stands
+  // for the file's name in errors.
   static SafetensorsFile parse(std::span<const std::byte> bytes, std::string label = "memory");
 
   ~SafetensorsFile();
@@ -168,7 +166,8 @@ class SafetensorsFile {
   // The path, or the label.
   const std::string& label() const;
 
-  // The bytes of a tensor where they are. Throws Error if the file was opened with FileAccess::read.
+  // The bytes of a tensor where they are. Throws Error if the file was opened with
+  // FileAccess::read.
   std::span<const std::byte> view(std::string_view name) const;
 
   // Copies a tensor to `target`, which must have exactly its size.
@@ -178,9 +177,9 @@ class SafetensorsFile {
   // through a small buffer, for example on the way to a GPU.
   void read_part(std::string_view name, std::uint64_t offset, std::span<std::byte> target) const;
 
-  // Copies a part of a tensor to `target`, which must have exactly slice_bytes(). One range for each
-  // dimension, from the first; missing ones mean the whole dimension. Ranges outside of the tensor
-  // are an Error, and so are parts that do not begin and end at whole bytes (F4 and F6).
+  // Copies a part of a tensor to `target`, which must have exactly slice_bytes(). One range for
+  // each dimension, from the first; missing ones mean the whole dimension. Ranges outside of the
+  // tensor are an Error, and so are parts that do not begin and end at whole bytes (F4 and F6).
   void read_slice(std::string_view name, const std::vector<DimRange>& ranges,
                   std::span<std::byte> target) const;
   std::vector<std::int64_t> slice_shape(std::string_view name,

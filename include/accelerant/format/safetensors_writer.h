@@ -7,8 +7,8 @@
 //   save_safetensors("model.safetensors", std::move(tensors), Metadata{{"format", "pt"}});
 //
 // Tensors are laid out by type and name, so equal tensors give equal files, whatever order they are
-// given in, and every tensor is aligned for its type. Everything is checked before the first byte is
-// written: names (UTF-8, not twice, not "__metadata__"), sizes, the length of the header.
+// given in, and every tensor is aligned for its type. Everything is checked before the first byte
+// is written: names (UTF-8, not twice, not "__metadata__"), sizes, the length of the header.
 #pragma once
 
 #include <cstddef>
@@ -37,15 +37,15 @@ struct TensorToWrite {
   // The bytes, little-endian: exactly as many as shape and dtype say. Borrowed until written.
   std::span<const std::byte> data = {};
 
-  // Or a function that writes these bytes to the sink, in pieces of any size, when their turn comes:
-  // a tensor on a GPU need not be copied whole. Called once in each write().
+  // Or a function that writes these bytes to the sink, in pieces of any size, when their turn
+  // comes: a tensor on a GPU need not be copied whole. Called once in each write().
   std::function<void(ByteSink& sink)> produce = {};
 };
 
 class SafetensorsWriter {
  public:
-  // Plans the file and checks everything; throws Error that names the tensor. With `metadata` absent
-  // the file has no entry for it, with an empty one it has an empty entry.
+  // Plans the file and checks everything; throws Error that names the tensor. With `metadata`
+  // absent the file has no entry for it, with an empty one it has an empty entry.
   explicit SafetensorsWriter(std::vector<TensorToWrite> tensors,
                              const std::optional<Metadata>& metadata = std::nullopt);
 
@@ -55,8 +55,8 @@ class SafetensorsWriter {
   // The tensors as they will lie in the file.
   std::vector<TensorInfo> layout() const;
 
-  // Writes the file. A `produce` that gives more or fewer bytes than its tensor has is an Error; the
-  // sink has then got a part of the file.
+  // Writes the file. A `produce` that gives more or fewer bytes than its tensor has is an Error;
+  // the sink has then got a part of the file.
   void write(ByteSink& sink) const;
 
  private:
@@ -66,8 +66,8 @@ class SafetensorsWriter {
   std::uint64_t file_size_ = 0;
 };
 
-// Writes a file that appears whole or not at all (AtomicFile). Throws Error; an old file of that name
-// then stays as it was.
+// Writes a file that appears whole or not at all (AtomicFile). Throws Error; an old file of that
+// name then stays as it was.
 void save_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                       const std::optional<Metadata>& metadata = std::nullopt);
 

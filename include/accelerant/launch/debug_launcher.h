@@ -43,7 +43,7 @@ struct RankResult {
   std::string out = {};                   // its standard output: all of it, where it was captured
   std::string err = {};                   // its standard error: all of it, or the last lines
 
-  // It saved its state and ended because it was asked to (core/preempted.h), by whomever.
+  // It saved its state and ended because it was asked to (core/error.h), by whomever.
   bool preempted() const { return exit_code == kPreemptedExitCode; }
   bool failed() const { return exit_code != 0 && !stopped && !preempted(); }
 };

@@ -1,27 +1,32 @@
-// Activation checkpointing: a part of a model that keeps nothing for backward but its inputs, and runs its forward
-// once more when backward comes. It costs the time of that forward and saves the memory of all that lies between.
+// Activation checkpointing: a part of a model that keeps nothing for backward but its inputs, and
+// runs its forward once more when backward comes. It costs the time of that forward and saves the
+// memory of all that lies between.
 //
 //   torch::Tensor forward(torch::Tensor x) {
-//     for (auto& block : blocks_) x = accelerant::nn::checkpoint(block, x);  // a module, ...
-//     return accelerant::nn::checkpoint([this](torch::Tensor h) { return head(h); }, x);  // ... or any function
+//     for (auto& block : blocks_) x = accelerant::nn::checkpoint(block, x);
+//     return accelerant::nn::checkpoint([this](torch::Tensor h) { return head(h); }, x);
 //   }
 //
-// The meaning is that of torch.utils.checkpoint.checkpoint(use_reentrant=False) in Python. It has nothing to do with
-// the checkpoints on disk that save_state() writes.
+// The meaning is that of torch.utils.checkpoint.checkpoint(use_reentrant=False) in Python. It has
+// nothing to do with the checkpoints on disk that save_state() writes.
 //
-// - Inputs may be nested (accelerant/tensor/nested.h), and so may results; numbers and strings are passed on.
-// - Parameters that the function uses get their gradients, also when no input needs one. All that autograd offers
-//   works: gradients of a part, retain_graph, gradients of gradients, checkpoints inside of checkpoints, and
-//   data-parallel models, whose gradients are exchanged as ever.
-// - The second forward sees the random numbers and the autocast of the first, so dropout drops the same.
+// - The function may be a module. Inputs may be nested (accelerant/tensor/nested.h), and so may
+//   results; numbers and strings are passed on.
+// - Parameters that the function uses get their gradients, also when no input needs one. All that
+//   autograd offers works: gradients of a part, retain_graph, gradients of gradients, checkpoints
+//   inside of checkpoints, and data-parallel models, whose gradients are exchanged as ever.
+// - The second forward sees the random numbers and the autocast of the first, so dropout drops the
+//   same.
 // - Without gradients (at::NoGradGuard) the function is just called.
 //
-// The function is copied and called again in backward, by the thread that runs backward: what it captures by
-// reference must live until then. It must do the same for the same inputs; what it does besides its result, it does
-// twice. A torch::nn::BatchNorm, for one, counts the batch twice in its running statistics, as in Python; ask
-// is_recomputing() where that matters. Put checkpoints inside of a model, not around one that prepare() returned.
+// The function is copied and called again in backward, by the thread that runs backward: what it
+// captures by reference must live until then. It must do the same for the same inputs; what it does
+// besides its result, it does twice. A torch::nn::BatchNorm, for one, counts the batch twice in its
+// running statistics, as in Python; ask is_recomputing() where that matters. Put checkpoints inside
+// of a model, not around one that prepare() returned.
 //
-// It needs libtorch's own autograd engine: inside of a Python process, which has another, it is an Error.
+// It needs libtorch's own autograd engine: inside of a Python process, which has another, it is an
+// Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,21 +40,24 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/tensor/detail/nesting.h"
+#include "accelerant/tensor/detail/refill.h"
+#include "accelerant/tensor/nested.h"
 
 namespace accelerant::nn {
 
 struct CheckpointOptions {
-  // The second forward draws the random numbers of the first, on the CPU and on the GPUs that this process uses. Off,
-  // it saves the copying of the generators' states, for functions that draw none. Default: true.
+  // The second forward draws the random numbers of the first, on the CPU and on the GPUs that this
+  // process uses. Off, it saves the copying of the generators' states, for functions that draw
+  // none. Default: true.
   bool preserve_rng_state = true;
 
-  // Shapes, types and devices of what the second forward computes are compared with those of the first, and parameters
-  // must not have changed in between; a difference is an Error. Default: true.
+  // Shapes, types and devices of what the second forward computes are compared with those of the
+  // first, and parameters must not have changed in between; a difference is an Error. Default:
+  // true.
   bool determinism_check = true;
 
-  // The second forward ends as soon as it has made all that backward needs, in the middle of the function. Switch it off
-  // for a function whose end must be reached both times. Default: true.
+  // The second forward ends as soon as it has made all that backward needs, in the middle of the
+  // function. Switch it off for a function whose end must be reached both times. Default: true.
   bool early_stop = true;
 };
 
@@ -64,8 +72,8 @@ class CheckpointFrame;
 
 bool records_gradients();
 
-// While it lives, what autograd of this thread saves is not kept but recomputed by `run_again`, which gets `inputs`
-// in their order.
+// While it lives, what autograd of this thread saves is not kept but recomputed by `run_again`,
+// which gets `inputs` in their order.
 class [[nodiscard]] CheckpointScope {
  public:
   using Function = std::function<void(const std::vector<at::Tensor>&)>;
@@ -112,7 +120,8 @@ auto parts_of(Modules& modules) {
 
 }  // namespace detail
 
-// Calls function(inputs...) and returns what it returns. What its forward computed is not kept for backward.
+// Calls function(inputs...) and returns what it returns. What its forward computed is not kept for
+// backward.
 template <class F, class... Inputs>
 auto checkpoint(const CheckpointOptions& options, F&& function, const Inputs&... inputs) {
   static_assert((UnderstoodNesting<std::decay_t<Inputs>> && ...),
@@ -121,21 +130,14 @@ auto checkpoint(const CheckpointOptions& options, F&& function, const Inputs&...
                 "(accelerant/tensor/nested.h), or let the function capture it");
   if (!detail::records_gradients()) return detail::call(function, inputs...);
 
-  std::vector<at::Tensor> tensors;
+  const std::tuple<std::decay_t<Inputs>...> given(inputs...);
   // The tensors go where outer checkpoints see them; all else stays here.
-  auto rest =
-      map_tensors(std::tuple<std::decay_t<Inputs>...>(inputs...), [&](const at::Tensor& tensor) {
-        tensors.push_back(tensor);
-        return at::Tensor();
-      });
   const detail::CheckpointScope scope(
-      options, tensors,
+      options, accelerant::detail::tensors_in(given),
       [kept = std::decay_t<F>(function),
-       rest = std::move(rest)](const std::vector<at::Tensor>& kept_tensors) mutable {
-        auto tensor = kept_tensors.begin();
-        const auto arguments =
-            map_tensors(rest, [&](const at::Tensor&) -> at::Tensor { return *tensor++; });
-        std::apply([&](const auto&... argument) { detail::call(kept, argument...); }, arguments);
+       rest = accelerant::detail::emptied(given)](const std::vector<at::Tensor>& tensors) mutable {
+        std::apply([&](const auto&... argument) { detail::call(kept, argument...); },
+                   accelerant::detail::refilled(rest, tensors));
       });
   return detail::call(function, inputs...);
 }
@@ -146,9 +148,10 @@ requires(!std::is_same_v<std::remove_cvref_t<F>, CheckpointOptions>) auto checkp
   return checkpoint(CheckpointOptions{}, std::forward<F>(function), inputs...);
 }
 
-// Runs modules one after the other, in `segments` groups of about the same number; each group but the last, whose
-// backward comes at once, is a checkpoint. `modules` is a torch::nn::Sequential or a container of modules or functions
-// that take and return a Value (a tensor, as a rule). An Error if `segments` is not from 1 to the number of modules.
+// Runs modules one after the other, in `segments` groups of about the same number; each group but
+// the last, whose backward comes at once, is a checkpoint. `modules` is a torch::nn::Sequential or
+// a container of modules or functions that take and return a Value (a tensor, as a rule). An Error
+// if `segments` is not from 1 to the number of modules.
 template <class Modules, class Value>
 Value checkpoint_sequential(Modules& modules, int64_t segments, const Value& input,
                             const CheckpointOptions& options = {}) {

@@ -1,15 +1,16 @@
-// Lion ("evolved sign momentum", Chen et al. 2023), which libtorch lacks: half the memory of Adam, and steps of one
-// size in every element.
+// Lion ("evolved sign momentum", Chen et al. 2023), which libtorch lacks: half the memory of Adam,
+// and steps of one size in every element.
 //
-//   accelerant::optim::Lion lion(net->parameters(), accelerant::optim::LionOptions(1e-4).weight_decay(0.1));
+//   using accelerant::optim::Lion, accelerant::optim::LionOptions;
+//   Lion lion(net->parameters(), LionOptions(1e-4).weight_decay(0.1));
 //
 //   update = sign(beta1 * exp_avg + (1 - beta1) * gradient)
 //   p      = p - lr * weight_decay * p - lr * update
 //   exp_avg = beta2 * exp_avg + (1 - beta2) * gradient
 //
-// An ordinary torch::optim::Optimizer: schedules, GradScaler, torch::save and optimizer_state_dict() work with it,
-// and FusedStep steps it in one kernel. The learning rate is usually 3 to 10 times smaller than Adam's, the weight
-// decay as many times larger.
+// An ordinary torch::optim::Optimizer: schedules, GradScaler, torch::save and
+// optimizer_state_dict() work with it, and FusedStep steps it in one kernel. The learning rate is
+// usually 3 to 10 times smaller than Adam's, the weight decay as many times larger.
 #pragma once
 
 #include <torch/arg.h>

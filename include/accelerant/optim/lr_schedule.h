@@ -3,10 +3,10 @@
 //   const accelerant::optim::CosineWithWarmup schedule{.warmup_steps = 100, .total_steps = 1000};
 //   double rate = schedule.rate(3e-4, 550);  // of a group whose own rate is 3e-4, at step 550
 //
-// Each kind is a plain struct of options with a closed form `rate(base_lr, step)`, so a schedule has
-// no state but the number of the step, and can be asked about any step. LrScheduler (lr_scheduler.h)
-// applies one to an optimizer. A LrSchedule holds any kind, also a struct of your own that has
-// `double rate(double base_lr, int64_t step) const`.
+// Each kind is a plain struct of options with a closed form `rate(base_lr, step)`, so a schedule
+// has no state but the number of the step, and can be asked about any step. LrScheduler
+// (lr_scheduler.h) applies one to an optimizer. A LrSchedule holds any kind, also a struct of your
+// own that has `double rate(double base_lr, int64_t step) const`.
 //
 // A step is one update of the optimizer. Step 0 is the one before the first update. After its last
 // step a schedule stays where it is, but for cosines, which go on in their wave as in Python.
@@ -33,7 +33,6 @@ namespace accelerant::optim {
 //
 //   .max_lr = 0.1            // all groups
 //   .max_lr = {0.1, 0.01}    // the first and the second of two groups
-
 class PerGroup {
  public:
   PerGroup() = default;  // not given
@@ -58,7 +57,7 @@ class PerGroup {
   bool is_list_ = true;  // a list of one is not for all groups, as in Python
 };
 
-// --- With warm-up, as in transformers -------------------------------------------------------------
+// --- With warm-up, as in transformers ------------------------------------------------------------
 
 // The base rate, always.
 struct Constant {
@@ -140,7 +139,7 @@ struct WarmupStableDecay {
   void validate() const;
 };
 
-// --- As in torch.optim.lr_scheduler ---------------------------------------------------------------
+// --- As in torch.optim.lr_scheduler --------------------------------------------------------------
 
 // Multiplied by gamma every step_size steps.
 struct StepDecay {
@@ -153,9 +152,8 @@ struct StepDecay {
 
 // Multiplied by gamma at each milestone.
 struct MultiStep {
-  std::vector<int64_t> milestones =
-      {};              // steps, in any order; one that is named twice counts twice
-  double gamma = 0.1;  // above 0
+  std::vector<int64_t> milestones = {};  // in any order; one that is named twice counts twice
+  double gamma = 0.1;                    // above 0
 
   double rate(double base_lr, int64_t step) const;
   void validate() const;
@@ -188,9 +186,8 @@ struct OneCycle {
   Anneal anneal = Anneal::cos;    // the shape of all ways
   double div_factor = 25.0;       // the first rate is max_lr / div_factor
   double final_div_factor = 1e4;  // the last rate is the first / final_div_factor
-  bool three_phase =
-      false;  // true: down to the first rate at the pace of the rise, then to the last
-  bool cycle_momentum = true;     // set the momentum of SGD and RMSprop, betas[0] of Adam and AdamW
+  bool three_phase = false;    // down to the first rate at the pace of the rise, then to the last
+  bool cycle_momentum = true;  // set the momentum of SGD and RMSprop, betas[0] of Adam and AdamW
   PerGroup base_momentum = 0.85;  // the lowest momentum, in force at the highest rate
   PerGroup max_momentum = 0.95;   // the highest momentum, at the start and at the end
 
@@ -201,7 +198,7 @@ struct OneCycle {
   void check_groups(const std::vector<double>& base_lrs) const;
 };
 
-// --- Your own, and compositions -------------------------------------------------------------------
+// --- Your own, and compositions ------------------------------------------------------------------
 
 // The base rate times a function of the step. Give one of the two.
 struct Lambda {
@@ -305,8 +302,8 @@ struct Chained {
   void check_groups(const std::vector<double>& base_lrs) const;
 };
 
-// Several schedules one after the other. Each starts anew, with its own step 0 and the base rate, at
-// its milestone.
+// Several schedules one after the other. Each starts anew, with its own step 0 and the base rate,
+// at its milestone.
 struct Sequential {
   std::vector<LrSchedule> schedules = {};  // at least one
   std::vector<int64_t> milestones = {};  // the first step of the second, the third, ...; increasing

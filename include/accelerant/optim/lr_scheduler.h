@@ -1,4 +1,5 @@
-// Applies a learning-rate schedule to an optimizer.
+// Schedulers, which set the learning rate of an optimizer: LrScheduler by a schedule
+// (lr_schedule.h), ReduceLrOnPlateau when a metric has stopped improving.
 //
 //   auto scheduler = accelerant::optim::cosine_with_warmup(
 //       optimizer, {.warmup_steps = 100, .total_steps = 1000});
@@ -8,11 +9,8 @@
 //     scheduler.step();  // after each update of the optimizer
 //   }
 //
-// Making a scheduler takes the rates of all param groups as their base rates, and sets the rate of
-// step 0 at once; a warm-up starts at 0. So an optimizer gets one scheduler: for several schedules use
-// Chained or Sequential.
-//
-// The optimizer is borrowed and must outlive the scheduler. A scheduler belongs to one thread at a time.
+// The optimizer is borrowed and must outlive the scheduler. A scheduler belongs to one thread at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +29,9 @@ class StepResult;
 
 namespace accelerant::optim {
 
+// Applies a schedule. Making one takes the rates of all param groups as their base rates, and sets
+// the rate of step 0 at once; a warm-up starts at 0. So an optimizer gets one scheduler: for
+// several schedules use Chained or Sequential.
 class LrScheduler {
  public:
   // Throws Error if the schedule does not fit the optimizer: a list of the wrong length, or a
@@ -44,7 +45,8 @@ class LrScheduler {
   // Goes on by several steps, 0 or more, at once.
   void step(int64_t count);
 
-  // Goes on by one step if the optimizer was updated, and stays if the update was skipped or not due:
+  // Goes on by one step if the optimizer was updated, and stays if the update was skipped or not
+  // due:
   //   scheduler.step(scaler.step(optimizer));
   // Waits for the device where the decision was made there.
   void step(const StepResult& result);
@@ -64,8 +66,8 @@ class LrScheduler {
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   const LrSchedule& schedule() const { return schedule_; }
 
-  // The keys last_epoch, base_lrs and _last_lr, as in PyTorch. The schedule itself is not part of it:
-  // it comes from the program. Include <nlohmann/json.hpp> to use it.
+  // The keys last_epoch, base_lrs and _last_lr, as in PyTorch. The schedule itself is not part of
+  // it: it comes from the program. Include <nlohmann/json.hpp> to use it.
   nlohmann::json state_dict() const;
 
   // Takes a state written here or by a scheduler of PyTorch that has those keys, and sets the rates
@@ -84,90 +86,37 @@ class LrScheduler {
   std::vector<double> last_lrs_;
 };
 
-// --- One function for each kind -------------------------------------------------------------------
+// --- One function for each kind ------------------------------------------------------------------
 
 inline LrScheduler constant(torch::optim::Optimizer& optimizer) { return {optimizer, Constant{}}; }
 
-inline LrScheduler constant_with_warmup(torch::optim::Optimizer& optimizer,
-                                        const ConstantWithWarmup& options) {
-  return {optimizer, options};
-}
+namespace detail {
 
-inline LrScheduler linear_with_warmup(torch::optim::Optimizer& optimizer,
-                                      const LinearWithWarmup& options) {
-  return {optimizer, options};
-}
+template <class Kind>
+struct MakeScheduler {
+  LrScheduler operator()(torch::optim::Optimizer& optimizer, const Kind& options) const {
+    return {optimizer, options};
+  }
+};
 
-inline LrScheduler cosine_with_warmup(torch::optim::Optimizer& optimizer,
-                                      const CosineWithWarmup& options) {
-  return {optimizer, options};
-}
+}  // namespace detail
 
-inline LrScheduler cosine_with_hard_restarts(torch::optim::Optimizer& optimizer,
-                                             const CosineWithHardRestarts& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler polynomial_with_warmup(torch::optim::Optimizer& optimizer,
-                                          const PolynomialWithWarmup& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler inverse_sqrt(torch::optim::Optimizer& optimizer, const InverseSqrt& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler warmup_stable_decay(torch::optim::Optimizer& optimizer,
-                                       const WarmupStableDecay& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler step_decay(torch::optim::Optimizer& optimizer, const StepDecay& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler multi_step(torch::optim::Optimizer& optimizer, const MultiStep& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler exponential(torch::optim::Optimizer& optimizer, const Exponential& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler cosine_annealing(torch::optim::Optimizer& optimizer,
-                                    const CosineAnnealing& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler one_cycle(torch::optim::Optimizer& optimizer, const OneCycle& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler lambda(torch::optim::Optimizer& optimizer, const Lambda& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler chained(torch::optim::Optimizer& optimizer, const Chained& options) {
-  return {optimizer, options};
-}
-
-inline LrScheduler sequential(torch::optim::Optimizer& optimizer, const Sequential& options) {
-  return {optimizer, options};
-}
-
-// Lowers the learning rate when a metric has stopped improving, with the meaning of
-// torch.optim.lr_scheduler.ReduceLROnPlateau.
-//
-//   accelerant::optim::ReduceLrOnPlateau scheduler(optimizer, {.factor = 0.5, .patience = 3});
-//   for (each epoch) {
-//     ...
-//     scheduler.step(validation_loss);  // after each evaluation, not after each update
-//   }
-//
-// Several processes must agree: give all of them the same metric, for example the mean over all, and
-// each of them once.
-//
-// The optimizer is borrowed and must outlive the scheduler. A scheduler belongs to one thread at a time.
+// All are called as cosine_with_warmup(optimizer, {.warmup_steps = 100, .total_steps = 1000}).
+inline constexpr detail::MakeScheduler<ConstantWithWarmup> constant_with_warmup{};
+inline constexpr detail::MakeScheduler<LinearWithWarmup> linear_with_warmup{};
+inline constexpr detail::MakeScheduler<CosineWithWarmup> cosine_with_warmup{};
+inline constexpr detail::MakeScheduler<CosineWithHardRestarts> cosine_with_hard_restarts{};
+inline constexpr detail::MakeScheduler<PolynomialWithWarmup> polynomial_with_warmup{};
+inline constexpr detail::MakeScheduler<InverseSqrt> inverse_sqrt{};
+inline constexpr detail::MakeScheduler<WarmupStableDecay> warmup_stable_decay{};
+inline constexpr detail::MakeScheduler<StepDecay> step_decay{};
+inline constexpr detail::MakeScheduler<MultiStep> multi_step{};
+inline constexpr detail::MakeScheduler<Exponential> exponential{};
+inline constexpr detail::MakeScheduler<CosineAnnealing> cosine_annealing{};
+inline constexpr detail::MakeScheduler<OneCycle> one_cycle{};
+inline constexpr detail::MakeScheduler<Lambda> lambda{};
+inline constexpr detail::MakeScheduler<Chained> chained{};
+inline constexpr detail::MakeScheduler<Sequential> sequential{};
 
 struct ReduceLrOnPlateauOptions {
   // What is better: a lower metric, such as a loss, or a higher one, such as an accuracy.
@@ -197,6 +146,17 @@ struct ReduceLrOnPlateauOptions {
   double eps = 1e-8;
 };
 
+// Lowers the learning rate when a metric has stopped improving, with the meaning of
+// torch.optim.lr_scheduler.ReduceLROnPlateau.
+//
+//   accelerant::optim::ReduceLrOnPlateau scheduler(optimizer, {.factor = 0.5, .patience = 3});
+//   for (each epoch) {
+//     ...
+//     scheduler.step(validation_loss);  // after each evaluation, not after each update
+//   }
+//
+// Several processes must agree: give all of them the same metric, for example the mean over all,
+// and each of them once.
 class ReduceLrOnPlateau {
  public:
   using Options = ReduceLrOnPlateauOptions;
@@ -223,8 +183,8 @@ class ReduceLrOnPlateau {
   // part of it. Include <nlohmann/json.hpp> to use it.
   nlohmann::json state_dict() const;
 
-  // Takes a state written here, or PyTorch's keys of these names, and sets the rates in it. Values are
-  // checked before any is taken.
+  // Takes a state written here, or PyTorch's keys of these names, and sets the rates in it. Values
+  // are checked before any is taken.
   void load_state_dict(const nlohmann::json& state);
 
  private:

@@ -1,12 +1,14 @@
-// What an object saves of itself: plain values as JSON, and tensors by name.
+// State by name: the tensors of a model, and what an object saves of itself, which is tensors and
+// plain values as JSON.
 //
 //   NamedState state_dict() const {
 //     return {.values = nlohmann::json{{"step", step_}}, .tensors = {{"average", average_}}};
 //   }
 //   void load_state_dict(const NamedState& state) { step_ = state.values->at("step"); ... }
 //
-// Include <nlohmann/json.hpp> to fill in values or to read them; it takes longer to compile than all of this library.
-// The tensors are the object's own, not copies: whoever saves them later copies them.
+// Include <nlohmann/json.hpp> to fill in values or to read them; it takes longer to compile than
+// all of this library. The tensors are the object's own, not copies: whoever saves them later
+// copies them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,38 +21,23 @@
 #include <string>
 #include <utility>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace accelerant {
 
-// Tensors by name, for example the parameters and buffers of a model.
-
-// In the order of registration.
+// Tensors by name, for example the parameters and buffers of a model in the order of registration.
 using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 
-namespace detail {
-
-// A prepared model.
-template <class M>
-concept HasStateDict = requires(const M& model) {
-  { model.state_dict() } -> std::same_as<StateDict>;
-};
-
-// torch::nn::Linear and everything made by TORCH_MODULE.
-template <class M>
-concept HoldsModule = requires(const M& holder) {
-  typename M::ContainedType;
-  holder.ptr();
-};
-
-}  // namespace detail
-
-// A nlohmann::json, at first an empty object, that is used like a pointer. It is copied with its content.
+// A nlohmann::json, at first an empty object, that is used like a pointer. It is copied with its
+// content. One that was moved from may only be destroyed or assigned to.
 class StateValues {
  public:
   StateValues();
   ~StateValues();
   StateValues(const StateValues& other);
-  StateValues(
-      StateValues&& other) noexcept;  // the source may then only be destroyed or assigned to
+  StateValues(StateValues&& other) noexcept;
   StateValues& operator=(const StateValues& other);
   StateValues& operator=(StateValues&& other) noexcept;
 
@@ -63,15 +50,38 @@ class StateValues {
   nlohmann::json* operator->() { return json_.get(); }
   const nlohmann::json* operator->() const { return json_.get(); }
 
+  // The value of a key. That of a key which is not there is made null, or is an exception if this is const.
+  nlohmann::json& operator[](const std::string& key);
+  const nlohmann::json& operator[](const std::string& key) const;
+
+  bool operator==(const StateValues& other) const;
+
  private:
   StateValues(std::nullptr_t, nlohmann::json&& json);
 
   std::unique_ptr<nlohmann::json> json_;
 };
 
+// What an object saves of itself.
 struct NamedState {
   StateValues values = StateValues();
   StateDict tensors = StateDict();
 };
 
+namespace detail {
+
+// A prepared model.
+template <class M>
+concept HasStateDict = requires(const M& model) {
+  { model.state_dict() } -> std::same_as<StateDict>;
+};
+
+// torch::nn::Linear and everything made by TORCH_MODULE.
+template <class M>
+concept ModuleHolder = requires(const M& holder) {
+  typename M::ContainedType;
+  { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+};
+
+}  // namespace detail
 }  // namespace accelerant

@@ -1,35 +1,107 @@
-// Operations on batches: nested data (see nested.h) whose tensors have the rows of a batch as their first
-// dimension. Names and meaning are those of accelerate.utils.
+// Nested data: tensors inside the containers and structs that models and loaders give, and what can
+// be done with all of them at once.
 //
+//   visit_tensors(outputs, [](const at::Tensor& t) { ... });
+//   auto halves = map_tensors(outputs, [](const at::Tensor& t) { return t.to(at::kHalf); });
 //   auto batch = concatenate(std::vector{first, second});
 //   batch = slice_tensors(batch, 0, find_batch_size(batch) / 2);
 //   batch = send_to_device(batch, device, /*non_blocking=*/true);
 //
-// Python's recursively_apply is map_tensors. All of them keep structure, keys and everything that is not
-// a tensor, give undefined tensors back as they are, and are recorded by autograd. What needs no change is
-// shared, not copied.
+// Understood at any depth: at::Tensor, std::vector, std::array, std::tuple, std::pair,
+// std::optional, std::map, std::unordered_map (their keys are kept, and visited in order), and
+// structs that name their fields:
 //
-// Data that may hold tensors nobody sees, a class that names no fields, does not compile.
+//   struct Output {
+//     at::Tensor logits;
+//     std::optional<at::Tensor> loss;
+//     static void visit_fields(auto& self, auto&& visit) { visit(self.logits); visit(self.loss); }
+//   };
 //
-// A tensor without dimensions (a loss, say) has no rows: slicing and padding leave it alone.
+// A struct derived from such a one must name all fields again. For a struct that cannot be changed,
+// specialise NestedFields:
+//
+//   template <>
+//   struct accelerant::NestedFields<Output> {
+//     static void visit(auto& self, auto&& visitor) { visitor(self.logits); visitor(self.loss); }
+//   };
+//
+// Everything else (numbers, strings, ...) is a leaf that stays as it is. A class that names no
+// fields may hold tensors that nobody sees: most functions do not compile with it.
+//
+// Operations on batches see the rows of a batch in the first dimension of every tensor. A tensor
+// without dimensions (a loss, say) has no rows: slicing and padding leave it alone. Their names and
+// meaning are those of accelerate.utils, whose recursively_apply is map_tensors. All of them keep
+// structure, keys and everything that is not a tensor, give undefined tensors back as they are, and
+// are recorded by autograd. What needs no change is shared, not copied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "accelerant/tensor/detail/children.h"
 #include "accelerant/tensor/detail/nested_zip.h"
 
 namespace accelerant {
 
-// Casts of nested data.
+namespace detail {
 
-// The same structure with every float16 and bfloat16 tensor as float32; all else is untouched, and
-// tensors that need no cast are shared, not copied. Autograd records the cast. This is what
-// Accelerate does to the outputs of a model that ran under autocast.
+template <class T>
+struct OnlyTensors : std::is_same<T, at::Tensor> {};
+template <HasChildren T>
+struct OnlyTensors<T> : std::bool_constant<Children<T>::template all<OnlyTensors>> {};
+
+template <class T>
+struct Understood : std::bool_constant<!std::is_class_v<T> || std::same_as<T, at::Tensor> ||
+                                       std::is_convertible_v<T, std::string_view>> {};
+template <HasChildren T>
+struct Understood<T> : std::bool_constant<Children<T>::template all<Understood>> {};
+
+// Calls f with every tensor in `value`, which may be const or not.
+template <class T, class F>
+void walk_tensors(T& value, F&& f) {
+  using Plain = std::remove_const_t<T>;
+  if constexpr (std::same_as<Plain, at::Tensor>) {
+    f(value);
+  } else if constexpr (HasChildren<Plain>) {
+    Children<Plain>::visit(value, [&](auto& child) { walk_tensors(child, f); });
+  }
+}
+
+}  // namespace detail
+
+// Data in which all tensors are found: no part of it is a class we do not know.
+template <class T>
+concept UnderstoodNesting = detail::Understood<T>::value;
+
+// A tensor, or a container or struct with tensors and nothing else inside.
+template <class T>
+concept NestedTensors = detail::OnlyTensors<T>::value;
+
+// Calls f with every tensor in `value`, in order.
+template <class T, class F>
+void visit_tensors(const T& value, F&& f) {
+  detail::walk_tensors(value, f);
+}
+
+// A copy of `value` in which every tensor t is f(t); the structure and all other leaves are kept.
+template <class T, class F>
+T map_tensors(const T& value, F&& f) {
+  T result = value;
+  detail::walk_tensors(result, [&](at::Tensor& tensor) { tensor = f(std::as_const(tensor)); });
+  return result;
+}
+
+// Every float16 and bfloat16 tensor becomes float32. This is what Accelerate does to the outputs of
+// a model that ran under autocast.
 template <class T>
 T to_float32(const T& outputs) {
   static_assert(
@@ -44,7 +116,8 @@ T to_float32(const T& outputs) {
 }
 
 struct PadInputOptions {
-  // What the added rows are: zeros, as in Accelerate, or the first rows over again, as often as needed.
+  // What the added rows are: zeros, as in Accelerate, or the first rows over again, as often as
+  // needed.
   enum class Fill { zeros, first_rows };
   Fill fill = Fill::zeros;
 
@@ -63,11 +136,22 @@ void require_items(std::size_t count);
 
 }  // namespace detail
 
-// Moves every tensor to a device. non_blocking: the copy may go on after the call (CUDA, from pinned memory).
+// Moves every tensor to a device. non_blocking: the copy may go on after the call (CUDA, from
+// pinned memory).
 template <UnderstoodNesting T>
 T send_to_device(const T& data, c10::Device device, bool non_blocking = false) {
   return map_tensors(
       data, [&](const at::Tensor& tensor) { return detail::moved(tensor, device, non_blocking); });
+}
+
+// The device of the first tensor; empty if there is none.
+template <UnderstoodNesting T>
+std::optional<c10::Device> find_device(const T& data) {
+  std::optional<c10::Device> device;
+  visit_tensors(data, [&](const at::Tensor& tensor) {
+    if (!device && tensor.defined()) device = tensor.device();
+  });
+  return device;
 }
 
 // The rows of the first tensor that has any dimension; empty if there is none.
@@ -88,34 +172,25 @@ int64_t find_batch_size(const T& data) {
   return *rows;
 }
 
-// The device of the first tensor; empty if there is none.
-template <UnderstoodNesting T>
-std::optional<c10::Device> find_device(const T& data) {
-  std::optional<c10::Device> device;
-  visit_tensors(data, [&](const at::Tensor& tensor) {
-    if (!device && tensor.defined()) device = tensor.device();
-  });
-  return device;
-}
-
-// The rows begin ... end - 1 of every tensor, as a view. As in Python, negative numbers count from the
-// end, and what lies outside is cut off.
+// The rows begin ... end - 1 of every tensor, as a view. As in Python, negative numbers count from
+// the end, and what lies outside is cut off.
 template <UnderstoodNesting T>
 T slice_tensors(const T& data, int64_t begin, int64_t end) {
   return map_tensors(data,
                      [&](const at::Tensor& tensor) { return detail::sliced(tensor, begin, end); });
 }
 
-// Makes the rows of every tensor a multiple of `multiple` (in Accelerate the number of processes) by adding
-// as few as possible; no rows stay none. Accelerate adds a wrong number in some cases, such as 7 rows for 4.
+// Makes the rows of every tensor a multiple of `multiple` (in Accelerate the number of processes)
+// by adding as few as possible; no rows stay none. Accelerate adds a wrong number in some cases,
+// such as 7 rows for 4.
 template <UnderstoodNesting T>
 T pad_input_tensors(const T& data, int64_t multiple, const PadInputOptions& options = {}) {
   return map_tensors(
       data, [&](const at::Tensor& tensor) { return detail::padded(tensor, multiple, options); });
 }
 
-// Joins batches of one structure, tensor by tensor. A single one comes back as it is. Throws Error if there
-// is none, if lengths or keys differ, or if something that is not a tensor differs.
+// Joins batches of one structure, tensor by tensor. A single one comes back as it is. Throws Error
+// if there is none, if lengths or keys differ, or if something that is not a tensor differs.
 template <UnderstoodNesting T>
 T concatenate(const std::vector<T>& batches, int64_t dim = 0) {
   detail::require_items(batches.size());

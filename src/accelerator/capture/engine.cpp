@@ -9,18 +9,22 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "accelerator/capture/graphed_optimizer.h"
 #include "accelerator/capture/host_state.h"
 #include "accelerator/capture/step_tensors.h"
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+#include "amp/scaled_step.h"
 #include "dist/captured_exchange.h"
-#include "watch/progress.h"
+#include "dist/world_access.h"
 #include "tensor/current_message.h"
+#include "watch/progress.h"
 
 namespace accelerant::detail {
 namespace {
 
-// Kinds of steps that are remembered for having run once: a program with more would never capture them anyway.
+// Kinds of steps that are remembered for having run once: a program with more would never capture
+// them anyway.
 constexpr std::size_t kMostKindsSeen = 256;
 
 constexpr int64_t kCallsUntilItIsSaid = 16;
@@ -36,7 +40,8 @@ void check(const CaptureOptions& options) {
   require("max_graphs", options.max_graphs);
 }
 
-// What an earlier replay has returned must not change, and a graph's outputs belong to nobody's autograd graph.
+// What an earlier replay has returned must not change, and a graph's outputs belong to nobody's
+// autograd graph.
 StepOutputs detached(StepOutputs outputs) {
   for (at::Tensor& tensor : outputs.tensors) {
     if (tensor.defined()) tensor = tensor.detach();
@@ -48,22 +53,15 @@ int64_t exchanged_messages_of(const Core& core) {
   return core.world->size() > 1 ? dist::exchanged_messages(*core.world) : 0;
 }
 
-bool has_gradients_to_exchange(const Core& core) {
-  const auto models = core.models.all();
-  return std::ranges::any_of(models, [](const auto& model) {
-    return model->parallel() != nullptr && dist::waits_for_backward(*model->parallel());
-  });
-}
-
 }  // namespace
 
 CaptureEngine::CaptureEngine(const std::shared_ptr<Core>& core, const CaptureOptions& options)
     : core_(core), options_(options) {
   check(options);
-  BackendChoice choice = backend_for(*core);
+  BackendChoice choice = core->capture.make_backend(*core);
   backend_ = std::move(choice.backend);
   if (backend_ && core->world->is_connected()) {
-    closing_ = core->world->before_close([this] { drop_graphs(); });
+    closing_ = dist::WorldAccess::before_close(*core->world, [this] { drop_graphs(); });
   }
   if (backend_) return;
   why_not_ = choice.why_not;
@@ -83,13 +81,13 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
   const auto core = require_core(core_);
   is_replay_ = false;
   inputs = on_device(std::move(inputs), *core->options.device);
-  const bool is_part_of_another = core->recorder != nullptr;
+  const bool is_part_of_another = core->capture.is_recording();
   // Inside join_uneven_inputs() not all processes may come.
-  if (!backend_ || is_part_of_another || core->joining || !at::GradMode::is_enabled()) {
+  if (!backend_ || is_part_of_another || core->open_scopes.join || !at::GradMode::is_enabled()) {
     return detached(body(inputs));
   }
   core->checkpoints.finish_resume_if_all_are_there();
-  core->update_scaler_if_due();  // as the step's backward would
+  core->scaler_updates.update_if_due();  // as the step's backward would
   take_exchanges_along(*core);
   const bool lost_graphs = forget_graphs_of_other_surroundings(*core);
   const bool keeps_gradients = core->window_rules().steps > 1 || has_any_gradient(*core);
@@ -191,8 +189,8 @@ CaptureEngine::Captured* CaptureEngine::find(const StepKey& key, uint64_t keys_o
   return &graphs_.front();
 }
 
-// The first calls of all are warm-up, and the first of each kind: libraries choose algorithms and allocate what they
-// keep, and a kind that comes once is not worth a graph.
+// The first calls of all are warm-up, and the first of each kind: libraries choose algorithms and
+// allocate what they keep, and a kind that comes once is not worth a graph.
 bool CaptureEngine::may_capture(const StepKey& key) const {
   return eager_calls_ >= options_.warmup && seen_.contains(key);
 }
@@ -205,9 +203,9 @@ StepOutputs CaptureEngine::run_eagerly(Core& core, const Offer& offer, const Ten
   StepOutputs outputs;
   const int64_t messages_before = exchanged_messages_of(core);
   backend_->run_beside([&] {
-    const RecorderScope scope(core, recorder);
+    const RecorderScope scope(core.capture, recorder);
     outputs = detached(body(inputs));
-    core.update_scaler_if_due();
+    core.scaler_updates.update_if_due();
   });
   ++eager_calls_;
   if (exchanged_messages_of(core) != messages_before) {
@@ -279,14 +277,14 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   const HostState before(core);
   std::string failure;
   try {
-    captured.inputs = rooms_for(inputs);
+    captured.inputs = buffers_for(inputs);
     fill(captured.inputs, inputs);
     core.settle_schedules();  // which may wait for the device, and a capture may not
-    for (OptimizerState* optimizer : optimizers_) optimizer->prepare_replay();
+    for (OptimizerState* optimizer : optimizers_) GraphedOptimizer(*optimizer).prepare_replay();
     backend_->run_beside([this] {
-      for (OptimizerState* optimizer : optimizers_) optimizer->begin_capture();
+      for (OptimizerState* optimizer : optimizers_) GraphedOptimizer(*optimizer).begin_capture();
     });
-    captured.graph = backend_->capture(core, [this, &core, &captured, body, keeps_gradients] {
+    captured.graph = backend_->capture([this, &core, &captured, body, keeps_gradients] {
       run_captured(core, captured, body, keeps_gradients);
     });
   } catch (...) {
@@ -299,11 +297,12 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
     drop_all_gradients(core);
   }
   before.restore(core);
-  core.scaler.discard_checks();
+  ScalerAccess::discard_checks(core.scaler);
   try {
     backend_->run_beside([&] {
       for (OptimizerState* optimizer : optimizers_) {
-        std::ranges::move(optimizer->end_capture(), std::back_inserter(captured.memory));
+        std::ranges::move(GraphedOptimizer(*optimizer).end_capture(),
+                          std::back_inserter(captured.memory));
       }
     });
   } catch (...) {
@@ -320,9 +319,9 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   return &captured;
 }
 
-// Of a backward that was broken off.
+// Of a backward that was broken off. The other processes may have come further.
 void CaptureEngine::give_up_exchanges(const Core& core) {
-  core.world->progress().lose_order();  // the other processes may have come further
+  dist::WorldAccess::progress(*core.world).lose_order();
   for (const auto& model : core.models.all()) {
     dist::DataParallel* const parallel = model->parallel();
     if (parallel == nullptr || !dist::waits_for_backward(*parallel)) continue;
@@ -335,12 +334,13 @@ void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody&
   StepRecorder recorder({.capturing = true,
                          .keeps_gradients = keeps_gradients,
                          .needs_steps_on_device = backend_->needs_steps_on_device()});
-  const RecorderScope scope(core, recorder);
+  const RecorderScope scope(core.capture, recorder);
   StepOutputs outputs = detached(body(captured.inputs));
-  core.update_scaler_if_due();
+  core.scaler_updates.update_if_due();
 
-  if (waits_for_scaler_update(core))
+  if (core.scaler_updates.is_pending()) {
     recorder.refuse("it leaves the update of the loss scale to others");
+  }
   const bool has_other_windows = std::ranges::any_of(recorder.windows(), [&](const auto& window) {
     return std::ranges::find(windows_, window) == windows_.end();
   });
@@ -369,9 +369,12 @@ StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors&
   const auto span = core.timeline().span(Phase::step, "captured step");
   fill(captured.inputs, inputs);
   captured.actions.run_before_launch();
-  for (OptimizerState* optimizer : captured.actions.optimizers()) optimizer->prepare_replay();
+  for (OptimizerState* optimizer : captured.actions.optimizers()) {
+    GraphedOptimizer(*optimizer).prepare_replay();
+  }
   captured.graph->replay();
-  core.scaler.discard_checks();  // those that the graph makes are not kept apart from each other
+  // Those that the graph makes are not kept apart from each other.
+  ScalerAccess::discard_checks(core.scaler);
   StepOutputs outputs{.tensors = copies_of(captured.outputs.tensors),
                       .structure = captured.outputs.structure};
   captured.actions.run_after_launch(copies_of(captured.actions.flags()));

@@ -1,4 +1,5 @@
-// What lies behind a CapturedStep: decides for each call whether it runs eagerly, is captured, or replays a graph.
+// What lies behind a CapturedStep: decides for each call whether it runs eagerly, is captured, or
+// replays a graph.
 #pragma once
 
 #include <cstdint>
@@ -90,8 +91,7 @@ class CaptureEngine {
   int64_t eager_calls_ = 0;
   int64_t calls_in_vain_ = 0;  // in a row that could not be captured as things stood
   Surroundings surroundings_;
-  std::size_t taken_exchanges_ =
-      0;  // fingerprint of those whose gradients come where the step runs
+  std::size_t taken_exchanges_ = 0;  // fingerprint of those whose gradients come where it runs
   // What the step was seen to use.
   std::vector<std::shared_ptr<Window>> windows_;
   std::vector<OptimizerState*> optimizers_;

@@ -6,15 +6,17 @@
 
 #include "accelerator/core.h"
 #include "compat/cuda_graph.h"
-#include "compat/device_cache.h"
+#include "compat/device.h"
 #include "dist/captured_exchange.h"
 
 namespace accelerant::detail {
+namespace {
 
-// Graphs may be gone before it, or after. The same for all steps, since gradients that are exchanged come on one stream.
+// Graphs may be gone before it, or after. The same for all steps, since gradients that are
+// exchanged come on one stream.
 struct CaptureStreams {
-  // torch hands the streams of a pool out in turn, so that others have them too. What they queue must not get into a
-  // capture; hardly anybody asks for the pool of high priority.
+  // torch hands the streams of a pool out in turn, so that others have them too. What they queue
+  // must not get into a capture; hardly anybody asks for the pool of high priority.
   explicit CaptureStreams(c10::Device on)
       : device(on),
         guard(on.type()),
@@ -26,13 +28,6 @@ struct CaptureStreams {
   c10::impl::VirtualGuardImpl guard;
   c10::Stream side;
 };
-
-namespace {
-
-GraphBackendOverride::Make& override_in_force() {
-  static GraphBackendOverride::Make make;
-  return make;
-}
 
 void wait_for(const c10::Stream& waiting, const c10::Stream& other) {
   c10::Event event(other.device_type());
@@ -46,8 +41,8 @@ class CudaStepGraph final : public StepGraph {
                 std::shared_ptr<const CaptureStreams> streams)
       : graph_(std::move(graph)), pool_(std::move(pool)), streams_(std::move(streams)) {}
 
-  // Memory of the side stream, and what was noted as used there, is also used by replays elsewhere: whoever orders
-  // something behind the side stream must be behind them.
+  // Memory of the side stream, and what was noted as used there, is also used by replays elsewhere:
+  // whoever orders something behind the side stream must be behind them.
   void replay() override {
     graph_->replay();
     wait_for(streams_->side, streams_->current());
@@ -82,7 +77,7 @@ class CudaBackend final : public GraphBackend {
 
   void wait() const override { streams_->guard.synchronizeDevice(streams_->device.index()); }
 
-  std::unique_ptr<StepGraph> capture(Core&, std::function<void()> work) override {
+  std::unique_ptr<StepGraph> capture(std::function<void()> work) override {
     wait();  // memory of the warm-up that waits for an event cannot be asked about in a capture
     // What the warm-up has cached for its stream serves nobody else.
     compat::empty_device_cache();
@@ -110,16 +105,12 @@ std::string why_no_graphs(const Core& core) {
 
 }  // namespace
 
-BackendChoice backend_for(Core& core) {
-  if (const auto& make = override_in_force()) return {.backend = make()};
-  if (std::string reason = why_no_graphs(core); !reason.empty()) return {.why_not = reason};
-  if (!core.capture_streams) {
-    core.capture_streams = std::make_shared<CaptureStreams>(*core.options.device);
-  }
-  return {.backend = std::make_unique<CudaBackend>(core.capture_streams)};
+MakeBackend cuda_graphs() {
+  return [streams = std::shared_ptr<const CaptureStreams>()](Core& core) mutable -> BackendChoice {
+    if (std::string reason = why_no_graphs(core); !reason.empty()) return {.why_not = reason};
+    if (!streams) streams = std::make_shared<CaptureStreams>(*core.options.device);
+    return {.backend = std::make_unique<CudaBackend>(streams)};
+  };
 }
-
-GraphBackendOverride::GraphBackendOverride(Make make) { override_in_force() = std::move(make); }
-GraphBackendOverride::~GraphBackendOverride() { override_in_force() = nullptr; }
 
 }  // namespace accelerant::detail

@@ -12,9 +12,6 @@ namespace accelerant::detail {
 
 struct Core;
 
-// What all captured steps of a Core run on.
-struct CaptureStreams;
-
 // What was queued once and can be queued again.
 class StepGraph {
  public:
@@ -32,33 +29,29 @@ class GraphBackend {
   // Where the work runs and is captured; none where there are no streams.
   virtual std::optional<c10::Stream> stream() const { return std::nullopt; }
 
-  // Runs the work where it can be captured later. In order with what the program does before and after.
+  // Runs the work where it can be captured later. In order with what the program does before and
+  // after.
   virtual void run_beside(const std::function<void()>& work) = 0;
 
   // Until all that was queued is done.
   virtual void wait() const {}
 
-  // Runs the work to remember what it queues, which is not done until the first replay. If it throws, nothing has
-  // happened on the device. `work` can be called as long as the graph lives.
-  virtual std::unique_ptr<StepGraph> capture(Core& core, std::function<void()> work) = 0;
+  // Runs the work to remember what it queues, which is not done until the first replay. If it
+  // throws, nothing has happened on the device. `work` can be called as long as the graph lives.
+  virtual std::unique_ptr<StepGraph> capture(std::function<void()> work) = 0;
 };
 
-// Null, with the reason, where steps of this Accelerator cannot be captured.
+// Null, with the reason, where steps of an Accelerator cannot be captured.
 struct BackendChoice {
   std::unique_ptr<GraphBackend> backend = nullptr;
   std::string why_not = {};
 };
-BackendChoice backend_for(Core& core);
 
-// Makes backend_for() return what `make` does while it lives. For tests.
-class GraphBackendOverride {
- public:
-  using Make = std::function<std::unique_ptr<GraphBackend>()>;
+// Called once for each captured step. What it returns must not be used when the Core is gone, but
+// may outlive it.
+using MakeBackend = std::function<BackendChoice(Core& core)>;
 
-  explicit GraphBackendOverride(Make make);
-  ~GraphBackendOverride();
-  GraphBackendOverride(const GraphBackendOverride&) = delete;
-  GraphBackendOverride& operator=(const GraphBackendOverride&) = delete;
-};
+// Graphs of CUDA, all captured on the same stream.
+MakeBackend cuda_graphs();
 
 }  // namespace accelerant::detail

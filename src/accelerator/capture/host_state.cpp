@@ -20,15 +20,14 @@ void ExchangeState::restore(Core& core) const {
     model->set_local_forward(has_local_forward);
   }
   // How long this process was busy is known from one backward to the next.
-  core.last_backward_end.reset();
+  core.last_backward.reset();
 }
 
 HostState::HostState(const Core& core)
     : latest_window_(core.accumulation.shared_latest()),
       exchanges_(core),
-      scaler_has_checks_(core.scaler_has_checks),
-      backwards_(core.backwards),
-      updates_(core.updates) {
+      scaler_has_checks_(core.scaler_updates.has_checks()),
+      counts_(core.counts) {
   for (const auto& window : core.accumulation.windows()) windows_.emplace_back(window, *window);
   for (const auto& optimizer : core.optimizers.all()) {
     optimizers_.emplace_back(optimizer, optimizer->progress());
@@ -40,9 +39,8 @@ void HostState::restore(Core& core) const {
   core.accumulation.go_on_with(latest_window_);
   for (const auto& [optimizer, progress] : optimizers_) optimizer->restore(progress);
   exchanges_.restore(core);
-  core.scaler_has_checks = scaler_has_checks_;
-  core.backwards = backwards_;
-  core.updates = updates_;
+  core.scaler_updates.set_has_checks(scaler_has_checks_);
+  core.counts = counts_;
 }
 
 }  // namespace accelerant::detail

@@ -1,14 +1,14 @@
-// What the host knows of a training between two steps: taken before a step is captured, and put back after, since the
-// capture itself trains nothing.
+// What the host knows of a training between two steps: taken before a step is captured, and put
+// back after, since the capture itself trains nothing.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
+#include "accelerator/core.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
 
 namespace accelerant::detail {
 
@@ -41,8 +41,7 @@ class HostState {
   std::vector<std::pair<std::shared_ptr<OptimizerState>, OptimizerState::Progress>> optimizers_;
   ExchangeState exchanges_;
   bool scaler_has_checks_;
-  int64_t backwards_;
-  int64_t updates_;
+  Counts counts_;
 };
 
 }  // namespace accelerant::detail

@@ -2,31 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-
 #include "accelerator/core.h"
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
 
 namespace accelerant::detail {
-namespace {
-
-// Of all prepared models and optimizers, some twice. Stops when f returns true, and returns that.
-template <class F>
-bool any_parameter(const Core& core, F&& f) {
-  for (const auto& optimizer : core.optimizers.all()) {
-    if (optimizer->any_parameter(f)) return true;
-  }
-  for (const auto& model : core.models.all()) {
-    if (std::ranges::any_of(model->parameters(), f)) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
 void KeptGradients::keep_present(const Core& core) {
-  any_parameter(core, [&](const at::Tensor& parameter) {
+  core.any_parameter([&](const at::Tensor& parameter) {
     const at::Tensor& gradient = parameter.grad();
     if (gradient.defined()) {
       kept_.insert_or_assign(parameter.unsafeGetTensorImpl(), Kept{parameter, gradient});
@@ -51,7 +31,7 @@ void KeptGradients::attach() const {
 }
 
 void KeptGradients::put_back(const Core& core) const {
-  any_parameter(core, [&](at::Tensor parameter) {
+  core.any_parameter([&](at::Tensor parameter) {
     const auto kept = kept_.find(parameter.unsafeGetTensorImpl());
     if (kept == kept_.end()) {
       parameter.mutable_grad().reset();
@@ -63,7 +43,7 @@ void KeptGradients::put_back(const Core& core) const {
 }
 
 bool KeptGradients::are_all_there(const Core& core) const {
-  return !any_parameter(core, [&](const at::Tensor& parameter) {
+  return !core.any_parameter([&](const at::Tensor& parameter) {
     const auto kept = kept_.find(parameter.unsafeGetTensorImpl());
     if (kept == kept_.end()) return parameter.grad().defined();
     return !parameter.grad().is_same(kept->second.gradient);
@@ -77,12 +57,11 @@ std::vector<at::Tensor> KeptGradients::tensors() const {
 }
 
 bool has_any_gradient(const Core& core) {
-  return any_parameter(core,
-                       [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  return core.any_parameter([](const at::Tensor& parameter) { return parameter.grad().defined(); });
 }
 
 void drop_all_gradients(const Core& core) {
-  any_parameter(core, [](at::Tensor parameter) {
+  core.any_parameter([](at::Tensor parameter) {
     parameter.mutable_grad().reset();
     return false;
   });

@@ -1,8 +1,9 @@
 // Gradients at addresses that stay.
 //
-// A step whose gradients are made, used and dropped within it has them in the memory of its graph. Where they live
-// longer, since a window goes on over several steps or the program does not clear them, all graphs must add to the
-// same memory, which belongs to none of them: the tensors that autograd made while the step ran eagerly.
+// A step whose gradients are made, used and dropped within it has them in the memory of its graph.
+// Where they live longer, since a window goes on over several steps or the program does not clear
+// them, all graphs must add to the same memory, which belongs to none of them: the tensors that
+// autograd made while the step ran eagerly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +20,8 @@ class KeptGradients {
   // The gradients that are there now stay where they are.
   void keep_present(const Core& core);
 
-  // Puts those back in their places that were dropped or replaced since, with the values that count now.
+  // Puts those back in their places that were dropped or replaced since, with the values that count
+  // now.
   void attach() const;
 
   // The same without their values, and nothing else: what a capture has done to gradients is void.

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "accelerator/core.h"
-#include "accelerator/optimizer_state.h"
-#include "accelerator/scheduler_state.h"
+#include "accelerator/capture/graphed_optimizer.h"
+#include "accelerator/capture/step_capture.h"
+#include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/prepared/scheduler_state.h"
 
 namespace accelerant::detail {
 
@@ -51,7 +52,7 @@ void StepRecorder::note_step(OptimizerState& optimizer, const StepResult& result
   const std::size_t index = actions_.flags_.size();
   actions_.flags_.push_back(result.device_flag());
   actions_.after_.push_back([&optimizer, index](const HostActions::Flags& flags) {
-    optimizer.note_parameters_written();
+    GraphedOptimizer(optimizer).note_parameters_written();
     optimizer.note_stepped(flags[index].defined() ? StepResult::undecided(flags[index])
                                                   : StepResult::decided(/*skipped=*/false));
   });
@@ -61,9 +62,9 @@ void StepRecorder::refuse(const std::string& reason) {
   if (refusal_.empty()) refusal_ = reason;
 }
 
-RecorderScope::RecorderScope(Core& core, StepRecorder& recorder)
-    : core_(core), before_(std::exchange(core.recorder, &recorder)) {}
+RecorderScope::RecorderScope(StepCapture& capture, StepRecorder& recorder)
+    : capture_(capture), before_(std::exchange(capture.recorder_, &recorder)) {}
 
-RecorderScope::~RecorderScope() { core_.recorder = before_; }
+RecorderScope::~RecorderScope() { capture_.recorder_ = before_; }
 
 }  // namespace accelerant::detail

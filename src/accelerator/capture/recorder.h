@@ -1,7 +1,8 @@
-// What a step does on the host: noted while it is captured, and done again with every replay of its graph.
+// What a step does on the host: noted while it is captured, and done again with every replay of its
+// graph.
 //
-// While a step runs, Core::recorder is set. Windows, backward, optimizers and schedules then tell it of every change
-// they make to their own state. What the device does is not its concern.
+// While a step runs, windows, backward, optimizers and schedules tell it of every change they make
+// to their own state, through StepCapture. What the device does is not its concern.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,17 +19,18 @@ namespace accelerant::detail {
 
 class OptimizerState;
 class SchedulerState;
-struct Core;
+class StepCapture;
 struct Window;
 
 // The host's part of a captured step.
 class HostActions {
  public:
-  // Whether the optimizers' steps were applied: a flag for each step, on the device; undefined for those that cannot
-  // be skipped.
+  // Whether the optimizers' steps were applied: a flag for each step, on the device; undefined for
+  // those that cannot be skipped.
   using Flags = std::vector<at::Tensor>;
 
-  // What comes before the first step of an optimizer, for example schedules that set its learning rate.
+  // What comes before the first step of an optimizer, for example schedules that set its learning
+  // rate.
   void run_before_launch() const;
   void run_after_launch(const Flags& flags) const;
 
@@ -50,8 +52,8 @@ class HostActions {
 class StepRecorder {
  public:
   struct Options {
-    // The device does nothing yet, and what is noted is kept. Otherwise the step runs as ever, and the recorder only
-    // learns which windows and optimizers it has.
+    // The device does nothing yet, and what is noted is kept. Otherwise the step runs as ever, and
+    // the recorder only learns which windows and optimizers it has.
     bool capturing = false;
 
     // Gradients stay where they are: zero_grad() fills them with zeros.
@@ -67,6 +69,7 @@ class StepRecorder {
   bool keeps_gradients() const { return options_.keeps_gradients; }
   bool needs_steps_on_device() const { return options_.needs_steps_on_device; }
 
+  // Replays do it: before the graph is launched, or after, once an optimizer has stepped.
   void note(std::function<void()> action);
   void note_schedule(const SchedulerState& schedule, std::function<void()> action);
   void note_window(const std::shared_ptr<Window>& window);
@@ -88,16 +91,16 @@ class StepRecorder {
   std::string refusal_;
 };
 
-// The recorder is the Core's while this lives.
+// The recorder is told of what happens while this lives.
 class RecorderScope {
  public:
-  RecorderScope(Core& core, StepRecorder& recorder);
+  RecorderScope(StepCapture& capture, StepRecorder& recorder);
   ~RecorderScope();
   RecorderScope(const RecorderScope&) = delete;
   RecorderScope& operator=(const RecorderScope&) = delete;
 
  private:
-  Core& core_;
+  StepCapture& capture_;
   StepRecorder* before_;
 };
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
-#include "accelerator/gradient_fingerprint.h"
+#include "accelerator/fingerprint.h"
 #include "dist/transport.h"
 
 namespace accelerant::detail {

@@ -1,6 +1,7 @@
-// What all processes do in one call of a captured step. NCCL asks that an exchange is captured by all processes or by
-// none, and that all replay what they captured together; so they tell each other what they can do, and do the least of
-// it. Takes the time of a small exchange between the hosts, while the devices still work on the steps before.
+// What all processes do in one call of a captured step. NCCL asks that an exchange is captured by
+// all processes or by none, and that all replay what they captured together; so they tell each
+// other what they can do, and do the least of it. Takes the time of a small exchange between the
+// hosts, while the devices still work on the steps before.
 #pragma once
 
 #include <cstdint>

@@ -8,10 +8,11 @@
 #include <bit>
 #include <set>
 
+#include "accelerator/capture/graphed_optimizer.h"
 #include "accelerator/core.h"
-#include "accelerator/gradient_fingerprint.h"
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
+#include "accelerator/fingerprint.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
 #include "dist/captured_exchange.h"
 
 namespace accelerant::detail {
@@ -39,10 +40,11 @@ void add_input(StepKey& key, const at::Tensor& input) {
 
 // As it will be when the step has entered it.
 void add_window(StepKey& key, const Core& core, Window window) {
-  begin_micro_step(window, core.window_rules(), core.loader_progress());
+  begin_micro_step(window, core.window_rules(), core.loaders.progress());
   add(key, window.complete);
   add(key, window.gathered.divisor);
-  // With the right divisor the gradients need no correction, however many micro-steps they are from.
+  // With the right divisor the gradients need no correction, however many micro-steps they are
+  // from.
   const int64_t micro_steps = window.gathered.micro_steps + 1;
   const bool is_corrected =
       window.complete && window.gathered.divisor != static_cast<double>(micro_steps);
@@ -80,7 +82,7 @@ StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs, con
   StepKey key;
   for (const at::Tensor& input : inputs) add_input(key, input);
   add(key, keeps_gradients);
-  add(key, core.manual_sync);
+  add(key, core.outside_windows.syncs);
   add(key, core.window_rules().steps);
   add_autocast(key, core.options.device->type());
   for (const auto& model : core.models.all()) add_model(key, *model);
@@ -106,30 +108,22 @@ Surroundings surroundings_of(const Core& core) {
   mix(fingerprint, static_cast<std::size_t>(core.models.version()));
   mix(fingerprint, static_cast<std::size_t>(core.optimizers.version()));
   mix(fingerprint, static_cast<std::size_t>(core.schedulers.version()));
-  mix(fingerprint, static_cast<std::size_t>(core.loads));
+  mix(fingerprint, static_cast<std::size_t>(core.checkpoints.loads()));
   mix(fingerprint, fingerprint_of_exchanges(core));
   const GradScaler& scaler = core.scaler;
   mix(fingerprint, std::bit_cast<std::size_t>(scaler.get_growth_factor()));
   mix(fingerprint, std::bit_cast<std::size_t>(scaler.get_backoff_factor()));
   mix(fingerprint, static_cast<std::size_t>(scaler.get_growth_interval()));
-  const auto mix_parameter = [&](const at::Tensor& parameter) {
+  core.any_parameter([&](const at::Tensor& parameter) {
     mix(fingerprint, reinterpret_cast<std::uintptr_t>(parameter.const_data_ptr()));
     mix(fingerprint, parameter.requires_grad() ? 1 : 2);
     return false;
-  };
-  for (const auto& model : core.models.all()) {
-    for (const at::Tensor& parameter : model->parameters()) mix_parameter(parameter);
-  }
+  });
   for (const auto& optimizer : core.optimizers.all()) {
-    surroundings.optimizers.push_back(optimizer->fingerprint_for_graphs());
-    optimizer->any_parameter(mix_parameter);
+    surroundings.optimizers.push_back(GraphedOptimizer(*optimizer).fingerprint());
   }
   surroundings.objects_and_rules = fingerprint;
   return surroundings;
-}
-
-bool waits_for_scaler_update(const Core& core) {
-  return core.scaler.is_enabled() && core.scaler_has_checks;
 }
 
 bool has_live_graph(const Core& core, const std::optional<c10::Stream>& stream) {
@@ -142,19 +136,11 @@ bool has_live_graph(const Core& core, const std::optional<c10::Stream>& stream) 
       }
     }
   }
-  const auto is_bound = [&](const at::Tensor& parameter) {
+  return core.any_parameter([&](const at::Tensor& parameter) {
     const auto node = torch::autograd::impl::try_get_grad_accumulator(parameter);
     if (node == nullptr || exchanged.contains(parameter.unsafeGetTensorImpl())) return false;
     return !stream || node->stream() != stream;
-  };
-  const auto models = core.models.all();
-  const auto optimizers = core.optimizers.all();
-  return std::ranges::any_of(models,
-                             [&](const auto& model) {
-                               return std::ranges::any_of(model->parameters(), is_bound);
-                             }) ||
-         std::ranges::any_of(
-             optimizers, [&](const auto& optimizer) { return optimizer->any_parameter(is_bound); });
+  });
 }
 
 std::size_t fingerprint_of_exchanges(const Core& core) {
@@ -167,6 +153,13 @@ std::size_t fingerprint_of_exchanges(const Core& core) {
   return fingerprint;
 }
 
+bool has_gradients_to_exchange(const Core& core) {
+  const auto models = core.models.all();
+  return std::ranges::any_of(models, [](const auto& model) {
+    return model->parallel() != nullptr && dist::waits_for_backward(*model->parallel());
+  });
+}
+
 uint64_t hash_of(const StepKey& key) {
   std::size_t hash = 1;
   for (const uint64_t value : key) mix(hash, value);
@@ -174,7 +167,7 @@ uint64_t hash_of(const StepKey& key) {
 }
 
 std::string why_not_now(const Core& core, const Windows& windows) {
-  if (waits_for_scaler_update(core)) return "the loss scale is not up to date";
+  if (core.scaler_updates.is_pending()) return "the loss scale is not up to date";
   if (core.accumulation.open() != nullptr) return "an accumulate() is open around it";
   for (const auto& model : core.models.all()) {
     if (model->parallel() == nullptr) continue;

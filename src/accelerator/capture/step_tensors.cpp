@@ -10,7 +10,7 @@ namespace accelerant::detail {
 namespace {
 
 // A layout with gaps or overlaps is not worth keeping.
-at::Tensor room_for(const at::Tensor& input) {
+at::Tensor buffer_for(const at::Tensor& input) {
   if (!input.defined()) return {};
   const at::NoGradGuard no_grad;
   return input.is_non_overlapping_and_dense()
@@ -28,16 +28,16 @@ Tensors on_device(Tensors inputs, c10::Device device) {
   return inputs;
 }
 
-Tensors rooms_for(const Tensors& inputs) {
-  Tensors rooms;
-  for (const at::Tensor& input : inputs) rooms.push_back(room_for(input));
-  return rooms;
+Tensors buffers_for(const Tensors& inputs) {
+  Tensors buffers;
+  for (const at::Tensor& input : inputs) buffers.push_back(buffer_for(input));
+  return buffers;
 }
 
-void fill(const Tensors& rooms, const Tensors& inputs) {
+void fill(const Tensors& buffers, const Tensors& inputs) {
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < rooms.size(); ++i) {
-    if (rooms[i].defined()) rooms[i].copy_(inputs[i], /*non_blocking=*/true);
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i].defined()) buffers[i].copy_(inputs[i], /*non_blocking=*/true);
   }
 }
 

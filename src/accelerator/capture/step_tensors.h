@@ -14,10 +14,10 @@ using Tensors = std::vector<at::Tensor>;
 Tensors on_device(Tensors inputs, c10::Device device);
 
 // Memory like that of the inputs, which a graph can read.
-Tensors rooms_for(const Tensors& inputs);
+Tensors buffers_for(const Tensors& inputs);
 
 // Copies without waiting for the device.
-void fill(const Tensors& rooms, const Tensors& inputs);
+void fill(const Tensors& buffers, const Tensors& inputs);
 Tensors copies_of(const Tensors& tensors);
 
 bool is_elsewhere(const Tensors& tensors, c10::Device device);

@@ -11,7 +11,8 @@
 
 namespace accelerant::detail {
 
-// The result of f, a JSON value, which only the main process calls; all get it, or an Error with what it threw.
+// The result of f, a JSON value, which only the main process calls; all get it, or an Error with
+// what it threw.
 template <class F>
 nlohmann::json from_main(const dist::World& world, F&& f) {
   if (!world.is_connected()) return f();

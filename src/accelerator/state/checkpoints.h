@@ -1,14 +1,18 @@
 // Saving and loading everything that an Accelerator has prepared. A checkpoint is a folder
-// (src/checkpoint/checkpoint_folder.h) of parts (state_part.h):
+// (store/checkpoint_folder.h) of parts (checkpoint/state_part.h):
 //
 //   model, model_1, ...          parameters and buffers
 //   optimizer, optimizer_1, ...  options and state by the names of parameters
 //   trainer                      scaler, schedules, loaders, where the program stands
 //   custom/<name>                registered objects
-//   rank_<r>                     of one process: random numbers, windows and gradients, exchange of gradients
+//   rank_<r>                     of one process: random numbers, windows and gradients, exchange of
+//                                gradients
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,6 +20,7 @@
 
 #include "accelerant/accelerator/checkpointing.h"
 #include "accelerant/optim/optimizer_state.h"
+#include "accelerant/tensor/named_state.h"
 #include "checkpoint/state_saver.h"
 
 namespace accelerant::data {
@@ -53,7 +58,8 @@ class Checkpoints {
   // Objects were prepared: if a training is resumed, they become what they were.
   void resume_prepared();
 
-  // The training begins: what concerns all objects together becomes what it was. An Error if some were not prepared.
+  // The training begins: what concerns all objects together becomes what it was. An Error if some
+  // were not prepared.
   void finish_resume();
 
   // The same, as soon as all are: what comes now may be an evaluation in front of the training.
@@ -65,13 +71,18 @@ class Checkpoints {
   // What was prepared, registered and loaded is of no interest any more.
   void forget();
 
-  // A loop over a prepared loader begins. One that was saved in its middle goes on with the random numbers it had.
+  // A loop over a prepared loader begins. One that was saved in its middle goes on with the random
+  // numbers it had.
   void begin_loop(const data::LoaderState& loader);
+
+  // States loaded so far, or parts of one.
+  int64_t loads() const { return loads_; }
 
  private:
   // What was loaded from, while objects that belong to it may still come.
   struct Resume {
     std::shared_ptr<const StateSource> source = {};
+    NamedState own_part = {};  // what this process had for itself
     // Numbers of those that have been loaded.
     std::set<int64_t> models = {};
     std::set<int64_t> optimizers = {};
@@ -90,6 +101,10 @@ class Checkpoints {
   void require_all_processes() const;
   std::string checkpoints_folder() const;
 
+  // Of the parameters of all prepared models: those of the first as the module has them, those of
+  // others with "model_1." and so on in front.
+  optim::ParameterNames names_of_parameters() const;
+
   std::vector<checkpoint::StatePart> parts_to_write(const std::string& path) const;
   NamedState trainer_state() const;
   NamedState rank_state(const optim::ParameterNames& names) const;
@@ -100,12 +115,13 @@ class Checkpoints {
   std::optional<std::string> newest_to_resume() const;
   std::unique_ptr<StateSource> source_to_resume() const;
   void require_same_objects(const StateSource& source) const;
+  NamedState own_part(const StateSource& source) const;
   void load_trainer(const StateSource& source);
-  void load_rank(const StateSource& source);
+  void load_rank(const StateSource& source, const NamedState& own_part);
   void load_custom(const StateSource& source, const CustomObject& object) const;
   std::vector<Change> changes_of_models(Resume& resume) const;
   // Objects that have not been loaded yet; `all`: also optimizers whose models are missing.
-  void load_objects(Resume& resume, bool all) const;
+  void load_objects(Resume& resume, bool all);
 
   Core& core_;
   std::vector<CustomObject> custom_;
@@ -115,6 +131,7 @@ class Checkpoints {
   bool looked_for_resume_ = false;
   std::optional<Resume> resume_;
   std::optional<LoadedState> resumed_;
+  int64_t loads_ = 0;
 
   // The loop that goes on, by its number among the loaders, and the random numbers it goes on with.
   std::optional<int64_t> loop_to_go_on_;

@@ -1,14 +1,16 @@
 // Finding the checkpoint to load.
 #include "accelerant/core/error.h"
+
+#include <nlohmann/json.hpp>
 #include "accelerant/core/log.h"
+#include "accelerator/core.h"
 #include "accelerator/state/agreed.h"
 #include "accelerator/state/checkpoints.h"
-#include "accelerator/core.h"
 #include "accelerator/state/state_source.h"
 #include "checkpoint/python_state.h"
+#include "core/files.h"
 #include "store/rotation.h"
 #include "store/verify.h"
-#include "core/files.h"
 
 namespace accelerant::detail {
 namespace {
@@ -37,7 +39,8 @@ checkpoint::FoundCheckpoint newest_good(const std::string& folder) {
   });
 }
 
-// Whether the launch that has started this process again also saved the checkpoint; nothing if it has no name of its own.
+// Whether the launch that has started this process again also saved the checkpoint; nothing if it
+// has no name of its own.
 std::optional<bool> is_of_this_launch(const checkpoint::Manifest& manifest,
                                       const std::string& run_id) {
   if (run_id.empty() || run_id == "none") return std::nullopt;  // the latter is torchrun's default
@@ -62,8 +65,8 @@ std::unique_ptr<StateSource> Checkpoints::open_in_all(const std::string& path) c
   return source;
 }
 
-// Called in the first process. A checkpoint of an earlier launch in the same project is older than what a path in the
-// options names, and than the beginning of a training that was to begin anew.
+// Called in the first process. A checkpoint of an earlier launch in the same project is older than
+// what a path in the options names, and than the beginning of a training that was to begin anew.
 std::optional<std::string> Checkpoints::newest_to_resume() const {
   const std::string& resume = *core_.options.project.resume;
   const dist::Environment& environment = core_.environment;

@@ -2,25 +2,25 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
-#include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "tensor/random_state.h"
+#include "accelerator/core.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/prepared/optimizer_tensors.h"
+#include "accelerator/prepared/scheduler_state.h"
 #include "accelerator/state/agreed.h"
 #include "accelerator/state/checkpoints.h"
-#include "accelerator/core.h"
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
-#include "accelerator/parameter_naming.h"
-#include "accelerator/scheduler_state.h"
 #include "accelerator/state/state_source.h"
 #include "accelerator/state/window_state.h"
 #include "checkpoint/model_loading.h"
 #include "core/stable_hash.h"
 #include "optim/optimizer_loading.h"
+#include "tensor/random_state.h"
 #include "tensor/state_prefix.h"
 
 namespace accelerant::detail {
@@ -53,18 +53,14 @@ std::string list_of(const Range& names) {
   return text.empty() ? "none" : text;
 }
 
-// Whether the models that the optimizer's parameters belong to are prepared, so that the parameters have names.
+// Whether the models that the optimizer's parameters belong to are prepared, so that the parameters
+// have names.
 bool has_its_models(torch::optim::Optimizer& optimizer, const optim::ParameterNames& names,
                     const std::optional<std::vector<std::string>>& saved) {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const std::string* name = names.find(parameter);
-      const bool is_known =
-          name != nullptr && (!saved || std::ranges::find(*saved, *name) != saved->end());
-      if (!is_known) return false;
-    }
-  }
-  return true;
+  return !any_parameter(optimizer, [&](const at::Tensor& parameter) {
+    const std::string* name = names.find(parameter);
+    return name == nullptr || (saved && std::ranges::find(*saved, *name) == saved->end());
+  });
 }
 
 // Half of a sum of gradients is of no use to other processes.
@@ -101,7 +97,8 @@ LoadedState summary_of(const StateSource& source) {
           .updates = source.updates()};
 }
 
-// Another stream of random numbers for each process, the same whenever the same checkpoint is loaded.
+// Another stream of random numbers for each process, the same whenever the same checkpoint is
+// loaded.
 void derive_random_numbers(const StateDict& random, int64_t rank) {
   std::string text = std::to_string(rank);
   if (const at::Tensor* generator = random.find("cpu")) {
@@ -144,7 +141,7 @@ LoadedState Checkpoints::load(const std::optional<std::string>& folder) {
   in_all(*core_.world, [&] {
     for (const CustomObject& object : custom_) load_custom(source, object);
     load_trainer(source);
-    load_rank(source);
+    load_rank(source, own_part(source));
   });
   return summary_of(source);
 }
@@ -177,8 +174,8 @@ std::vector<Checkpoints::Change> Checkpoints::changes_of_models(Resume& resume) 
 }
 
 // Everything is checked first and changed then.
-void Checkpoints::load_objects(Resume& resume, bool all) const {
-  ++core_.loads;
+void Checkpoints::load_objects(Resume& resume, bool all) {
+  ++loads_;
   Resume loaded = resume;
   const StateSource& source = *resume.source;
   const StateSource::Contents saved = source.contents();
@@ -192,7 +189,7 @@ void Checkpoints::load_objects(Resume& resume, bool all) const {
     changes.push_back({[set, state = source.scheduler(number, before)] { set(state); },
                        [set, before] { set(before); }});
   }
-  for (const auto& [number, loader] : core_.living_loaders()) {
+  for (const auto& [number, loader] : core_.loaders.living()) {
     if (!saved.loaders.contains(number) || !loaded.loaders.insert(number).second) continue;
     const auto set = [loader = loader](const json& state) {
       loader->load_state_dict(state);
@@ -203,7 +200,7 @@ void Checkpoints::load_objects(Resume& resume, bool all) const {
   }
   const auto models = changes_of_models(loaded);
   changes.insert(changes.end(), models.begin(), models.end());
-  const optim::ParameterNames names = names_of_parameters(core_);
+  const optim::ParameterNames names = names_of_parameters();
   for (const auto& [number, optimizer] : core_.optimizers.numbered()) {
     if (!saved.optimizers.contains(number) || loaded.optimizers.contains(number)) continue;
     torch::optim::Optimizer& target = optimizer->optimizer();
@@ -241,19 +238,25 @@ void Checkpoints::load_custom(const StateSource& source, const CustomObject& obj
 }
 
 void Checkpoints::load_trainer(const StateSource& source) {
-  ++core_.loads;
-  core_.settle_scaler();  // what it has seen of gradients is past
+  ++loads_;
+  core_.scaler_updates.settle();  // what it has seen of gradients is past
   if (const auto scaler = source.scaler()) core_.scaler.load_state_dict(*scaler);
   if (const auto progress = source.progress()) core_.progress->load_state_dict(*progress);
-  core_.updates = core_.updates_seen_by_preemption = source.updates();
+  core_.counts.updates = core_.preemption.updates_seen = source.updates();
 }
 
-void Checkpoints::load_rank(const StateSource& source) {
+// What the process of the same rank had for itself; with other processes, what the first had.
+NamedState Checkpoints::own_part(const StateSource& source) const {
   const dist::Environment& environment = core_.environment;
   const bool same_processes = source.num_processes() == environment.num_processes;
-  const NamedState state = source.rank(same_processes ? environment.process_index : 0);
+  return source.rank(same_processes ? environment.process_index : 0);
+}
+
+void Checkpoints::load_rank(const StateSource& source, const NamedState& state) {
+  const dist::Environment& environment = core_.environment;
+  const bool same_processes = source.num_processes() == environment.num_processes;
   const bool has_windows = same_processes && state.values->contains("windows");
-  load_windows(core_, names_of_parameters(core_),
+  load_windows(core_, names_of_parameters(),
                has_windows ? state : NamedState{.values = json{{"windows", json::array()}}});
   if (has_windows) load_parallel(core_, state);
   const json skipped_steps = source.skipped_steps();
@@ -275,7 +278,8 @@ void Checkpoints::load_rank(const StateSource& source) {
     return;
   }
   for (const std::string& name : RandomState{.tensors = random}.restore()) {
-    log_on_main(LogLevel::info, "random numbers of " + name + " are not restored: it is not here");
+    log_on_main(LogLevel::info,
+                "random numbers of " + name + " not restored: the device is not present");
   }
   loop_to_go_on_ = source.running_loader();
   random_of_loop_ = RandomState::capture().tensors;
@@ -285,25 +289,30 @@ void Checkpoints::resume_prepared() {
   if (!looked_for_resume_) {
     looked_for_resume_ = true;
     if (auto source = source_to_resume()) {
+      NamedState own;
       in_all(*core_.world, [&] {
         require_whole_windows(*source, core_.environment.num_processes);
+        own = own_part(*source);
         load_trainer(*source);
         for (const CustomObject& object : custom_) load_custom(*source, object);
       });
       log_on_main(LogLevel::info, "resuming from " + source->path());
       resumed_ = summary_of(*source);
-      resume_ = Resume{.source = std::move(source)};
+      resume_ = Resume{.source = std::move(source), .own_part = std::move(own)};
     }
   }
   if (!resume_) return;
   in_all(*core_.world, [&] { load_objects(*resume_, /*all=*/false); });
 }
 
+// Not in_all(): one process alone may come here, for example with an evaluation in front of the
+// training. What can fail in one process and not in the others, reading its part, resume_prepared()
+// has done.
 void Checkpoints::finish_resume() {
   if (!resume_) return;
   load_objects(*resume_, /*all=*/true);
   require_same_objects(*resume_->source);
-  load_rank(*resume_->source);
+  load_rank(*resume_->source, resume_->own_part);
   resume_.reset();
 }
 
@@ -319,7 +328,7 @@ void Checkpoints::finish_resume_if_all_are_there() {
 void Checkpoints::begin_loop(const data::LoaderState& loader) {
   finish_resume_if_all_are_there();
   if (!loop_to_go_on_) return;
-  for (const auto& [number, living] : core_.living_loaders()) {
+  for (const auto& [number, living] : core_.loaders.living()) {
     if (number != *loop_to_go_on_ || living.get() != &loader) continue;
     loop_to_go_on_.reset();
     RandomState{.tensors = std::exchange(random_of_loop_, StateDict())}.restore();

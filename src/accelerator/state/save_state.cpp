@@ -5,26 +5,27 @@
 #include <algorithm>
 #include <cctype>
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "accelerant/core/error.h"
 #include "accelerant/optim/optimizer_state.h"
-#include "tensor/random_state.h"
 #include "accelerant/version.h"
+#include "accelerator/core.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/prepared/scheduler_state.h"
 #include "accelerator/state/agreed.h"
 #include "accelerator/state/checkpoints.h"
-#include "accelerator/core.h"
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
-#include "accelerator/parameter_naming.h"
-#include "accelerator/scheduler_state.h"
 #include "accelerator/state/state_source.h"
 #include "accelerator/state/window_state.h"
-#include "store/rotation.h"
 #include "core/files.h"
-#include "watch/failure.h"
 #include "dist/side_channel.h"
+#include "dist/world_access.h"
+#include "store/rotation.h"
+#include "tensor/random_state.h"
 #include "tensor/state_prefix.h"
+#include "watch/failure.h"
 
 namespace accelerant::detail {
 namespace {
@@ -62,9 +63,9 @@ class BetweenProcesses final : public checkpoint::Agreement {
   std::unique_ptr<dist::SideChannel> channel_;
 };
 
-// Who writes each of the parts that all processes have. Models go to the first process, whose buffers are the ones that
-// count; of the rest the largest go first, each to the process that has least to write so far. All processes come to
-// the same result.
+// Who writes each of the parts that all processes have. Models go to the first process, whose
+// buffers are the ones that count; of the rest the largest go first, each to the process that has
+// least to write so far. All processes come to the same result.
 std::vector<int64_t> spread(const std::vector<StatePart>& models,
                             const std::vector<StatePart>& others, int64_t num_processes) {
   std::vector<uint64_t> load(static_cast<std::size_t>(num_processes));
@@ -118,15 +119,6 @@ const char* name_of_precision(Precision precision) {
 
 }  // namespace
 
-optim::ParameterNames names_of_parameters(const Core& core) {
-  optim::ParameterNames names;
-  for (const auto& [number, model] : core.models.numbered()) {
-    names.add(model->module().named_parameters(),
-              number == 0 ? "" : numbered("model", number) + ".");
-  }
-  return names;
-}
-
 Checkpoints::Checkpoints(Core& core) : core_(core) {}
 
 Checkpoints::~Checkpoints() = default;
@@ -168,7 +160,7 @@ checkpoint::StateSaver& Checkpoints::saver() {
     saver_ = std::make_unique<checkpoint::StateSaver>(
         core_.world->is_connected() ? std::make_unique<BetweenProcesses>(*core_.world)
                                     : checkpoint::agreement_with_nobody(),
-        core_.world->timeline());
+        dist::WorldAccess::timeline(*core_.world));
   }
   return *saver_;
 }
@@ -197,7 +189,7 @@ int64_t Checkpoints::take_number() {
 }
 
 void Checkpoints::require_all_processes() const {
-  if (core_.joining) {
+  if (core_.open_scopes.join) {
     throw Error(ErrorDetails{.problem = "The state cannot be saved inside join_uneven_inputs()",
                              .expected = "all processes, each with its part",
                              .got = "a loop that some of them may have ended",
@@ -226,7 +218,7 @@ std::string Checkpoints::save(const std::optional<std::string>& folder,
   }
   try {
     require_no_step_is_due(core_);
-    core_.settle_scaler();
+    core_.scaler_updates.settle();
     core_.settle_schedules();  // which set the rates of the optimizers
     request.parts = parts_to_write(request.path);
     request.content = manifest_content();
@@ -244,9 +236,18 @@ std::string Checkpoints::save(const std::optional<std::string>& folder,
   return path;
 }
 
+optim::ParameterNames Checkpoints::names_of_parameters() const {
+  optim::ParameterNames names;
+  for (const auto& [number, model] : core_.models.numbered()) {
+    names.add(model->module().named_parameters(),
+              number == 0 ? "" : numbered("model", number) + ".");
+  }
+  return names;
+}
+
 std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) const {
   const int64_t rank = core_.environment.process_index;
-  const optim::ParameterNames names = names_of_parameters(core_);
+  const optim::ParameterNames names = names_of_parameters();
   std::vector<StatePart> models;
   for (const auto& [number, model] : core_.models.numbered()) {
     models.push_back(
@@ -299,29 +300,29 @@ NamedState Checkpoints::trainer_state() const {
   }
   json loaders = json::object();
   json running = nullptr;
-  for (const auto& [number, loader] : core_.living_loaders()) {
-    if (!core_.active_loaders.empty() && core_.active_loaders.back() == loader.get()) {
-      running = number;
-    }
+  for (const auto& [number, loader] : core_.loaders.living()) {
+    if (core_.loaders.innermost() == loader.get()) running = number;
     json& state = loaders[std::to_string(number)] = loader->state_dict();
     const bool goes_on = core_.progress->is_inside_epoch();
     if (goes_on && core_.progress->was_trained_with(*loader)) state["trained"] = true;
     // With its last batch the loop is done: what is left of it would not look like training.
-    if (loader->is_last_batch() && core_.progress->is_training_with(*loader, core_.backwards)) {
+    if (loader->is_last_batch() &&
+        core_.progress->is_training_with(*loader, core_.counts.backwards)) {
       state["epoch"] = loader->epoch() + 1;
       state["position"] = 0;
       state["trained"] = true;
     }
   }
-  return {.values = json{{"models", std::move(models)},
-                     {"optimizers", std::move(optimizers)},
-                     {"schedulers", std::move(schedulers)},
-                     {"loaders", std::move(loaders)},
-                     {"running_loader", std::move(running)},
-                     {"progress", core_.progress->state_dict()},
-                     {"updates", core_.updates},
-                     {"skipped_steps", std::move(skipped_steps)},
-                     {"scaler", core_.scaler.is_enabled() ? core_.scaler.state_dict() : json()}}};
+  return {.values =
+              json{{"models", std::move(models)},
+                   {"optimizers", std::move(optimizers)},
+                   {"schedulers", std::move(schedulers)},
+                   {"loaders", std::move(loaders)},
+                   {"running_loader", std::move(running)},
+                   {"progress", core_.progress->state_dict()},
+                   {"updates", core_.counts.updates},
+                   {"skipped_steps", std::move(skipped_steps)},
+                   {"scaler", core_.scaler.is_enabled() ? core_.scaler.state_dict() : json()}}};
 }
 
 NamedState Checkpoints::rank_state(const optim::ParameterNames& names) const {
@@ -333,12 +334,13 @@ NamedState Checkpoints::rank_state(const optim::ParameterNames& names) const {
     const NamedState exchange = model->parallel()->state_dict();
     parallel[std::to_string(number)] = *exchange.values;
     add_with_prefix(state.tensors, parallel_prefix(number), exchange.tensors);
-    // Those of the first process are in the model. They differ until they are exchanged the next time.
+    // Those of the first process are in the model. They differ until they are exchanged the next
+    // time.
     if (core_.environment.process_index != 0) {
       add_with_prefix(state.tensors, buffers_prefix(number), model->module().named_buffers());
     }
   }
-  (*state.values)["parallel"] = std::move(parallel);
+  state.values["parallel"] = std::move(parallel);
   return state;
 }
 
@@ -353,7 +355,7 @@ json Checkpoints::manifest_content() const {
           {"mixed_precision", name_of_precision(*core_.options.mixed_precision)},
           {"gradient_accumulation_steps", *core_.options.gradient_accumulation.steps},
           {"epoch", core_.progress->epoch_to_resume()},
-          {"updates", core_.updates}};
+          {"updates", core_.counts.updates}};
 }
 
 }  // namespace accelerant::detail

@@ -1,12 +1,14 @@
 #include "accelerator/state/state_source.h"
 
+#include <nlohmann/json.hpp>
+
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "optim/python_optimizer_state.h"
-#include "store/manifest.h"
 #include "checkpoint/python_state.h"
 #include "checkpoint/state_part.h"
 #include "core/files.h"
+#include "optim/python_optimizer_state.h"
+#include "store/manifest.h"
 #include "tensor/state_prefix.h"
 
 namespace accelerant::detail {

@@ -24,7 +24,8 @@ class StateSource {
 
   const std::string& path() const { return path_; }
 
-  // What is in it. No names where a kind of checkpoint has no place for objects of the program's own.
+  // What is in it. No names where a kind of checkpoint has no place for objects of the program's
+  // own.
   struct Contents {
     std::set<int64_t> models = {};  // numbers, in the order of preparation
     std::set<int64_t> optimizers = {};
@@ -53,18 +54,20 @@ class StateSource {
   // For GradScaler::load_state_dict; nothing if there was none.
   virtual std::optional<nlohmann::json> scaler() const = 0;
 
-  // Where the program stood, for TrainingProgress; and the loader whose loop was running, innermost.
+  // Where the program stood, for TrainingProgress; and the loader whose loop was running,
+  // innermost.
   virtual std::optional<nlohmann::json> progress() const = 0;
   virtual std::optional<int64_t> running_loader() const = 0;
   virtual int64_t updates() const = 0;
 
-  // By the numbers of optimizers: whether overflow kept the last step from being applied. Schedules ask for it.
+  // By the numbers of optimizers: whether overflow kept the last step from being applied. Schedules
+  // ask for it.
   virtual nlohmann::json skipped_steps() const = 0;
 
   virtual NamedState custom(const std::string& name) const = 0;
 
-  // How many processes saved it, and what one of them had for itself: {"windows", "parallel"} where it was saved, and
-  // tensors "random.*", "gradients.*".
+  // How many processes saved it, and what one of them had for itself: {"windows", "parallel"} where
+  // it was saved, and tensors "random.*", "gradients.*".
   virtual int64_t num_processes() const = 0;
   virtual NamedState rank(int64_t rank) const = 0;
 

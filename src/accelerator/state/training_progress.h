@@ -1,5 +1,6 @@
-// Where a training stands in its program: which loop over epochs it is in, which epoch, and which loops over loaders
-// have ended in that epoch. So a program that is started again finds its place without a line of its own.
+// Where a training stands in its program: which loop over epochs it is in, which epoch, and which
+// loops over loaders have ended in that epoch. So a program that is started again finds its place
+// without a line of its own.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace accelerant::detail {
 
 class TrainingProgress {
  public:
-  // Accelerator::epochs() was called. The epoch to begin with: `count` if the loop had ended in the training that was
-  // resumed.
+  // Accelerator::epochs() was called. The epoch to begin with: `count` if the loop had ended in the
+  // training that was resumed.
   int64_t begin_epochs(int64_t count);
 
   void begin_epoch(int64_t epoch);
@@ -28,15 +29,15 @@ class TrainingProgress {
   void begin_loop(const data::LoaderState& loader, int64_t backwards);
   void end_loop(const data::LoaderState& loader, int64_t backwards);
 
-  // The epoch that a resumed training goes on with. While a loop runs it is the present one; outside of loops it is the
-  // next, if a backward has run in this one.
+  // The epoch that a resumed training goes on with. While a loop runs it is the present one;
+  // outside of loops it is the next, if a backward has run in this one.
   int64_t epoch_to_resume() const;
 
   // Whether the present epoch would go on.
   bool is_inside_epoch() const { return !running_.empty() || !has_trained_; }
 
-  // Whether the loader was trained with in this epoch, in a loop that has ended: a training that goes on in this epoch
-  // must not do so again.
+  // Whether the loader was trained with in this epoch, in a loop that has ended: a training that
+  // goes on in this epoch must not do so again.
   bool was_trained_with(const data::LoaderState& loader) const;
 
   // Whether a backward has run in the loop over this loader, which goes on.

@@ -1,13 +1,13 @@
 #include "accelerator/state/window_state.h"
 
-#include <torch/optim/optimizer.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 
 #include "accelerant/core/error.h"
-#include "accelerator/model_state.h"
-#include "accelerator/optimizer_state.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/prepared/optimizer_tensors.h"
 #include "tensor/state_prefix.h"
 
 namespace accelerant::detail {
@@ -19,18 +19,16 @@ constexpr const char* kGradients = "gradients.";
 
 // Calls f with each parameter of the prepared optimizers and its name, once.
 template <class F>
-void for_each_parameter(const Core& core, const optim::ParameterNames& names, F&& f) {
+void for_each_named_parameter(const Core& core, const optim::ParameterNames& names, F&& f) {
   std::unordered_set<const c10::TensorImpl*> seen;
   int64_t number = 0;
   for (const auto& optimizer : core.optimizers.all()) {
-    for (auto& group : optimizer->optimizer().param_groups()) {
-      for (at::Tensor& parameter : group.params()) {
-        const std::string* name = names.find(parameter);
-        const std::string place = "parameter." + std::to_string(number++);
-        if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
-        f(*optimizer, parameter, name != nullptr ? *name : place);
-      }
-    }
+    for_each_parameter(optimizer->optimizer(), [&](at::Tensor& parameter) {
+      const std::string* name = names.find(parameter);
+      const std::string place = "parameter." + std::to_string(number++);
+      if (!seen.insert(parameter.unsafeGetTensorImpl()).second) return;
+      f(*optimizer, parameter, name != nullptr ? *name : place);
+    });
   }
 }
 
@@ -140,7 +138,7 @@ NamedState save_windows(const Core& core, const optim::ParameterNames& names) {
     }
   }
   StateDict gradients;
-  for_each_parameter(
+  for_each_named_parameter(
       core, names,
       [&](const OptimizerState& optimizer, const at::Tensor& parameter, const std::string& name) {
         if (!done.contains(&optimizer)) add(gradients, name, parameter.grad());
@@ -153,7 +151,7 @@ NamedState save_windows(const Core& core, const optim::ParameterNames& names) {
 bool has_half_windows(const json& values) { return !values.at("windows").empty(); }
 
 void load_windows(Core& core, const optim::ParameterNames& names, const NamedState& state) {
-  core.accumulation.start_over(core.window_rules(), core.loader_progress());
+  core.accumulation.start_over(core.window_rules(), core.loaders.progress());
   for (const auto& optimizer : core.optimizers.all()) optimizer->give_up_step();
   const json& windows = state.values->at("windows");
   for (std::size_t i = 0; i < windows.size(); ++i) {
@@ -166,16 +164,16 @@ void load_windows(Core& core, const optim::ParameterNames& names, const NamedSta
     }
   }
   const StateDict gradients = with_prefix(state.tensors, kGradients);
-  for_each_parameter(core, names,
-                     [&](const OptimizerState&, at::Tensor& parameter, const std::string& name) {
-                       at::Tensor& gradient = parameter.mutable_grad();
-                       const at::Tensor saved = find(gradients, name, parameter.device());
-                       if (!saved.defined()) {
-                         gradient.reset();
-                       } else {
-                         gradient = saved;
-                       }
-                     });
+  for_each_named_parameter(
+      core, names, [&](const OptimizerState&, at::Tensor& parameter, const std::string& name) {
+        at::Tensor& gradient = parameter.mutable_grad();
+        const at::Tensor saved = find(gradients, name, parameter.device());
+        if (!saved.defined()) {
+          gradient.reset();
+        } else {
+          gradient = saved;
+        }
+      });
 }
 
 }  // namespace accelerant::detail

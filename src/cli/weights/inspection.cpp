@@ -4,9 +4,9 @@
 #include <exception>
 
 #include "accelerant/core/error.h"
-#include "store/model_folder.h"
 #include "cli/weights/text.h"
 #include "core/files.h"
+#include "store/model_folder.h"
 
 namespace accelerant::cli {
 namespace {

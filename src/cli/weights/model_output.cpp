@@ -8,18 +8,18 @@
 #include <unordered_map>
 
 #include "accelerant/core/error.h"
-#include "core/atomic_file.h"
 #include "accelerant/format/safetensors_writer.h"
+#include "cli/weights/text.h"
+#include "core/atomic_file.h"
+#include "core/files.h"
+#include "format/float_conversion.h"
+#include "format/plain_tensor.h"
 #include "format/shard_index.h"
 #include "format/shard_split.h"
 #include "format/torch_archive.h"
 #include "store/file_writer.h"
 #include "store/manifest.h"
 #include "store/model_folder.h"
-#include "cli/weights/text.h"
-#include "core/files.h"
-#include "format/float_conversion.h"
-#include "format/torch_dtype.h"
 
 namespace accelerant::cli {
 namespace {

@@ -41,13 +41,6 @@ std::string count_text(std::uint64_t count) {
   return text;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t size : shape)
-    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
-}
-
 std::string printable(std::string_view text) {
   std::string shown;
   for (std::size_t position = 0; position < text.size();) {

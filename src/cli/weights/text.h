@@ -18,9 +18,6 @@ std::string size_text(std::uint64_t bytes);
 // "1,234,567".
 std::string count_text(std::uint64_t count);
 
-// "[2, 3]"; a scalar is "[]".
-std::string shape_text(const std::vector<std::int64_t>& shape);
-
 // Text of a file, fit for a terminal: control characters, and what is no UTF-8, become "\x1b".
 std::string printable(std::string_view text);
 

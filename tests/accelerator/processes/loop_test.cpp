@@ -6,10 +6,11 @@
 #include <set>
 
 #include "accelerator/processes/training.h"
-#include "watch/progress.h"
+#include "dist/world_access.h"
 #include "support/count_exchanges.h"
 #include "support/expect_error.h"
 #include "support/temp_folder.h"
+#include "watch/progress.h"
 
 namespace processes_test {
 namespace {
@@ -160,7 +161,8 @@ RANK_TEST(SeveralProcesses, TheMonitorKnowsTheNamesOfExchanges, 2) {
   accelerator.gather(own_input());
   accelerator.reduce(own_input());
   accelerator.pad_across_processes(own_input());
-  const auto recent = accelerator.world().progress().snapshot().recent;
+  const auto recent =
+      accelerant::dist::WorldAccess::progress(accelerator.world()).snapshot().recent;
   EXPECT_GE(recent.size(), 3U);
   for (const std::string& name : recent) {
     EXPECT_TRUE(name == "gather" || name == "reduce" || name == "pad_across_processes") << name;

@@ -46,7 +46,7 @@ def expect_stopped(code, errors, number, project, processes):
     newest = f"{project}/checkpoints/checkpoint_{numbers_of(project)[-1]}"
     assert {found.groups() for found in said} == {(number.name, newest)}, text
     if processes > 1:
-        assert "[accelerant] stopped on request: all ranks saved their state (exit code 75)" in errors, text
+        assert any(line.startswith("[accelerant] stopped on request") for line in errors), text
 
 
 @pytest.mark.parametrize("processes, number, receiver, settings", CASES, ids=name_of_case)

@@ -16,10 +16,12 @@
 
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 
-#include "store/system_calls.h"
+#include "accelerant/core/failpoint.h"
 #include "core/stable_hash.h"
+#include "store/system_calls.h"
 
 namespace {
 
@@ -78,10 +80,10 @@ struct Average {
     history = torch::cat({history.slice(0, 1), torch::full({1}, loss, torch::kDouble)});
   }
   accelerant::NamedState state_dict() const {
-    return {.values = {{"value", value}}, .tensors = {{"history", history}}};
+    return {.values = nlohmann::json{{"value", value}}, .tensors = {{"history", history}}};
   }
   void load_state_dict(const accelerant::NamedState& state) {
-    value = state.values.at("value").get<double>();
+    value = state.values->at("value").get<double>();
     history = state.tensors["history"].clone();
   }
 };

@@ -10,7 +10,7 @@ namespace {
 
 // Needs zlib, which the program does not name itself.
 bool missing_files_are_refused() try {
-  accelerant::data::read_idx("no such file");
+  accelerant::load_tensors("no such file");
   return false;
 } catch (const accelerant::Error&) {
   return true;

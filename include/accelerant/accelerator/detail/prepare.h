@@ -104,8 +104,8 @@ template <class... Objects>
 auto Accelerator::prepare(Objects&&... objects) {
   static_assert(sizeof...(Objects) > 0, "Accelerator::prepare needs something to prepare");
   (detail::require_preparable<Objects>(), ...);
-  // Models are moved before the state of their optimizers, whatever the order they were given in. The
-  // handles keep them registered until they are returned.
+  // Models are moved before the state of their optimizers, whatever the order they were given in.
+  // The handles keep them registered until they are returned.
   const std::tuple models{prepare_early<detail::Role::model>(objects)...};
   if constexpr (sizeof...(Objects) == 1) {
     return prepare_one(std::forward<Objects>(objects)...);

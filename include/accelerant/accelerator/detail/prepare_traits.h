@@ -2,7 +2,6 @@
 #pragma once
 
 #include <concepts>
-#include <memory>
 #include <type_traits>
 
 #include "accelerant/accelerator/model.h"
@@ -29,21 +28,7 @@ inline constexpr bool is_loader = false;
 template <class Batch>
 inline constexpr bool is_loader<data::Loader<Batch>> = true;
 
-// What a smart pointer points to; void for everything else.
-template <class T>
-struct Pointee {
-  using type = void;
-};
-template <class T>
-struct Pointee<std::shared_ptr<T>> {
-  using type = T;
-};
-template <class T, class Deleter>
-struct Pointee<std::unique_ptr<T, Deleter>> {
-  using type = T;
-};
-template <class T>
-using pointee_t = typename Pointee<T>::type;
+using data::detail::pointee_t;
 
 template <class T>
 concept OptimizerObject = std::is_class_v<T> && std::derived_from<T, torch::optim::Optimizer>;

@@ -1,11 +1,12 @@
-// How the batches that rank 0 reads for all reach the other processes (Placement::dispatch_batches).
+// How the batches that rank 0 reads for all reach the other processes
+// (Placement::dispatch_batches).
 //
 //   placement.channel = data::batch_channel(world);
 //
-// A channel connects the processes of one run; an Accelerator makes one for all of its loaders. Each
-// loader has a line of its own, by its number (Placement::channel_line), so no process ever gets batches of
-// another loader than the one it loops over. Messages are blocks of bytes, CPU tensors of uint8, whatever
-// the device of the training is.
+// A channel connects the processes of one run; an Accelerator makes one for all of its loaders.
+// Each loader has a line of its own, by its number (Placement::channel_line), so no process ever
+// gets batches of another loader than the one it loops over. Messages are blocks of bytes, CPU
+// tensors of uint8, whatever the device of the training is.
 //
 // Other ways to send messages, and simulated processes in tests, derive from these classes.
 #pragma once

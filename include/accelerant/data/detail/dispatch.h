@@ -1,8 +1,8 @@
 // Rank 0 reads for all processes and sends each its batches. A part of the loader.
 //
-// For every step each process gets one message: its batch, the end, or the error that rank 0 had. Messages
-// carry the number of the loop and of the step. So what is still under way when a process leaves a loop
-// early is recognised and dropped in the next one.
+// For every step each process gets one message: its batch, the end, or the error that rank 0 had.
+// Messages carry the number of the loop and of the step. So what is still under way when a process
+// leaves a loop early is recognised and dropped in the next one.
 //
 // Batches are made, and put into messages, by the workers of rank 0; they are sent by the thread of
 // the loop, in the order of steps and ranks.
@@ -137,13 +137,14 @@ class SendingFeed final : public Feed<Batch> {
       parcel.own = std::move(item);
     } else {
       PackWriter writer = batch_message({loop, loaded.step}, loaded.units, loaded.samples);
-      Packing<Batch>::write(writer, loaded.batch);
+      pack_into(writer, loaded.batch);
       parcel.message = writer.finish();
     }
     return parcel;
   }
 
-  // Rank 0's batch of the next step, and the messages to the others. Rank 0 has a batch in every step.
+  // Rank 0's batch of the next step, and the messages to the others. Rank 0 has a batch in every
+  // step.
   std::optional<Arriving<Batch>> take_step(std::vector<at::Tensor>& messages) {
     std::optional<Parcel> first = held_ ? std::exchange(held_, std::nullopt) : pipeline_->next();
     if (!first) return std::nullopt;
@@ -171,8 +172,7 @@ class ReceivingFeed final : public Feed<Batch> {
   std::optional<Arriving<Batch>> next() override {
     std::optional<BatchReceiver::Message> message = receiver_.receive();
     if (!message) return std::nullopt;
-    Arriving<Batch> item{
-        {Packing<Batch>::read(message->content), message->units, message->samples}};
+    Arriving<Batch> item{{unpack_from<Batch>(message->content), message->units, message->samples}};
     item.arrival = transfer_.prepare(item.batch, /*made_in_worker=*/false);
     return item;
   }

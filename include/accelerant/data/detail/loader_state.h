@@ -1,5 +1,5 @@
-// Where a loader stands: epoch, position, what is left. The part of a loader that does not depend on
-// the type of its batches, so that accumulation, metrics and checkpoints can hold it.
+// Where a loader stands: epoch, position, what is left. The part of a loader that does not depend
+// on the type of its batches, so that accumulation, metrics and checkpoints can hold it.
 //
 //   std::shared_ptr<LoaderState> state = loader.state();
 //   if (state->is_last_batch()) flush();
@@ -57,36 +57,36 @@ class LoaderState {
   // Samples in the current batch over all processes, those that only fill it up not counted. 0
   // outside of a loop.
   int64_t current_samples() const { return active_ ? current_samples_ : 0; }
-  // Rows of this process's current batch, those that only fill it up included. 0 outside of a loop, and
-  // where it cannot be told (a stream whose batches hold no tensors).
+  // Rows of this process's current batch, those that only fill it up included. 0 outside of a loop,
+  // and where it cannot be told (a stream whose batches hold no tensors).
   int64_t current_rows() const;
-  // How many rows of the current batches of all processes, one after the other, are samples; those behind
-  // only fill up. 0: all of them, also outside of a loop.
+  // How many rows of the current batches of all processes, one after the other, are samples; those
+  // behind only fill up. 0: all of them, also outside of a loop.
   int64_t rows_to_keep() const { return shards_itself_ ? 0 : current_samples(); }
-  // Whether every process has a batch in this step. False at the end of an epoch that is left uneven
-  // (even_batches off), as far as that can be told.
+  // Whether every process has a batch in this step. False at the end of an epoch that is left
+  // uneven (even_batches off), as far as that can be told.
   bool all_have_batch() const;
 
   // --- The epoch ---
 
-  // Samples of the last batch over all processes; 0 if it is full. For streams without a size, and of
-  // ready batches, 0 until the last batch has come.
+  // Samples of the last batch over all processes; 0 if it is full. For streams without a size, and
+  // of ready batches, 0 until the last batch has come.
   int64_t remainder() const;
-  // Batches that this process gets in a whole epoch, exactly. Nothing for streams without a size, and
-  // for those that shard themselves.
+  // Batches that this process gets in a whole epoch, exactly. Nothing for streams without a size,
+  // and for those that shard themselves.
   std::optional<int64_t> length() const;
   // The epoch of the running loop, or of the next one.
   int64_t epoch() const { return active_ ? current_epoch_ : next_epoch_; }
   // The next loop is of this epoch, from its beginning. Inside of a loop: the one after it.
   void set_epoch(int64_t epoch);
-  // Samples of the epoch, over all processes, that have been handed out; the current batch is one of
-  // them, batches made ahead are not. Streams of ready batches count batches.
+  // Samples of the epoch, over all processes, that have been handed out; the current batch is one
+  // of them, batches made ahead are not. Streams of ready batches count batches.
   int64_t position() const;
   // The next loop leaves out its first n batches (of each process); once. Costs nothing but for
   // streams that cannot skip.
   void skip_first_batches(int64_t n);
-  // The next loop gives no batches, as if it had been run already: the one after it is of the epoch that would
-  // have been next.
+  // The next loop gives no batches, as if it had been run already: the one after it is of the epoch
+  // that would have been next.
   void skip_loop() { next_is_skipped_ = true; }
   // The running loop, or the last one, is such a one.
   bool is_skipped() const { return skipped_; }

@@ -38,14 +38,14 @@ struct Placement {
   // the same number of batches of the same size. Has no effect on one process. Default: true.
   bool even_batches = true;
 
-  // Rank 0 reads the data set for all processes and sends each its batches, which are those it would
-  // have read itself. Default: only for data sets that say so (read_by_one_process, see dataset.h). Has
-  // no effect on one process.
+  // Rank 0 reads the data set for all processes and sends each its batches, which are those it
+  // would have read itself. Default: only for data sets that say so (read_by_one_process, see
+  // dataset.h). Has no effect on one process.
   std::optional<bool> dispatch_batches = {};
   // How they are sent; needed where rank 0 reads for all. See batch_channel.h. Default: none.
   std::shared_ptr<BatchChannel> channel = {};
-  // The number of this loader among those of the channel: the same in all processes, and another one for each
-  // loader. Accelerator::prepare counts. Default: 0.
+  // The number of this loader among those of the channel: the same in all processes, and another
+  // one for each loader. Accelerator::prepare counts. Default: 0.
   int64_t channel_line = 0;
 
   // What is set here replaces what the loader's options say. Processes need the same seed.
@@ -58,8 +58,8 @@ struct Placement {
   // because that can be while another exception is under way.
   std::function<void(LoaderState&, bool active)> on_loop = {};
 
-  // Called when the loop asks for the next batch, and so has ended its work with the current one. What it throws
-  // leaves the loop.
+  // Called when the loop asks for the next batch, and so has ended its work with the current one.
+  // What it throws leaves the loop.
   std::function<void(LoaderState&)> on_batch_end = {};
 
   // Where the waits of the loop for its batches are recorded. Default: nowhere.

@@ -1,6 +1,6 @@
 // The data set as the loader sees it, whatever its type: something that opens an epoch and gives
-// one job after the other, each of which makes a batch. A part of the loader; see dataset.h for what
-// data sets are, and stream_source.h for those that are streams.
+// one job after the other, each of which makes a batch. A part of the loader; see dataset.h for
+// what data sets are, and stream_source.h for those that are streams.
 #pragma once
 
 #include <concepts>
@@ -127,7 +127,7 @@ class SharedDataset {
   std::vector<std::unique_ptr<D>> copies_;
 };
 
-// --- Data sets that are asked by index ------------------------------------------------------------
+// --- Data sets that are asked by index -----------------------------------------------------------
 
 // Whether samples are asked for one by one: where get_batch would only give a vector of the same.
 template <class D>

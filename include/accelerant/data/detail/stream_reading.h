@@ -53,7 +53,8 @@ constexpr bool gives_ready_batches() {
   return false;
 }
 
-// What one read gives: a vector of samples (of ready batches: with one element), or an optional batch.
+// What one read gives: a vector of samples (of ready batches: with one element), or an optional
+// batch.
 template <class D>
 using StreamRead = decltype(read_stream(std::declval<D&>(), int64_t{}, int64_t{}));
 

@@ -1,12 +1,12 @@
 // How a stream is shared out between processes, round by round. A part of the loader.
 //
-// A round is what all processes take in one step: their batches one after the other, in the order of the
-// stream. Every process follows the whole stream, and keeps its own part of each round; samples of
-// others are passed over where the data set can do that, otherwise read and dropped. Where one process
-// reads for all, it keeps all parts.
+// A round is what all processes take in one step: their batches one after the other, in the order
+// of the stream. Every process follows the whole stream, and keeps its own part of each round;
+// samples of others are passed over where the data set can do that, otherwise read and dropped.
+// Where one process reads for all, it keeps all parts.
 //
-// What is missing in the last round comes from the beginning of the stream (even_batches), so that has to
-// be kept for the whole epoch: up to one round.
+// What is missing in the last round comes from the beginning of the stream (even_batches), so that
+// has to be kept for the whole epoch: up to one round.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,7 @@
 #include "accelerant/data/dataset.h"
 #include "accelerant/data/detail/source.h"
 #include "accelerant/data/detail/stream_reading.h"
+#include "accelerant/tensor/nested.h"
 
 namespace accelerant::data::detail {
 

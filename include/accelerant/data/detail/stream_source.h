@@ -85,8 +85,8 @@ class StreamSource : public Source<StreamBatch<D, Collate>> {
                                           dataset_, collate_, request)] { return rounds->next(); };
   }
 
-  // Of what the data set shards by itself this process sees its own part only. The others are taken to be
-  // as far as it is.
+  // Of what the data set shards by itself this process sees its own part only. The others are taken
+  // to be as far as it is.
   std::function<Job()> open_own_part(const EpochRequest& request, std::shared_ptr<void> lease) {
     const int64_t processes = request.sharding.num_processes;
     const int64_t rank = request.sharding.rank;

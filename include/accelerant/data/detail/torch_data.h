@@ -1,8 +1,8 @@
 // torch::data and the loader.
 //
 // The data sets of torch::data are data sets for data::loader as they are: those with get(index),
-// mapped ones (`dataset.map(Stack<>())`), stateful and stream ones. torch::data::Example is collated
-// field by field, and `auto& [data, target]` works on it.
+// mapped ones (`dataset.map(Stack<>())`), stateful and stream ones. torch::data::Example is
+// collated field by field, and `auto& [data, target]` works on it.
 //
 // A loader of torch::data is a stream of ready batches:
 //
@@ -10,8 +10,8 @@
 //   auto batches = data::loader(data::stream_of(std::move(torch_loader)));
 //
 // Given by reference it is borrowed and must outlive the loader; given by pointer it is owned or
-// shared. Its order is its own, so a resumed run only repeats it if the program seeds it alike, and with
-// several processes rank 0 reads for all, unless Placement::dispatch_batches is false.
+// shared. Its order is its own, so a resumed run only repeats it if the program seeds it alike, and
+// with several processes rank 0 reads for all, unless Placement::dispatch_batches is false.
 //
 // Needs no header of torch::data: what is named here is only declared.
 #pragma once
@@ -20,7 +20,7 @@
 #include <optional>
 #include <utility>
 
-#include "accelerant/tensor/detail/nesting.h"
+#include "accelerant/tensor/detail/children.h"
 
 namespace torch::data {
 template <typename Data, typename Target>

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "accelerant/data/detail/placement.h"
-#include "accelerant/tensor/detail/nesting.h"
+#include "accelerant/tensor/nested.h"
 
 namespace accelerant::data::detail {
 

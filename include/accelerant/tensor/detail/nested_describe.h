@@ -7,22 +7,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
-#include "accelerant/tensor/detail/nesting.h"
+#include "accelerant/tensor/detail/children.h"
 
 namespace accelerant::detail {
-
-template <class T>
-struct Describe {  // the leaf: its value is of no interest
-  static void write(const T&, std::string& text, auto&) { text += "value"; }
-};
-
-template <>
-struct Describe<at::Tensor> {
-  static void write(const at::Tensor& tensor, std::string& text, auto& f) { text += f(tensor); }
-};
 
 template <class Key>
 std::string key_text(const Key& key) {
@@ -35,107 +27,46 @@ std::string key_text(const Key& key) {
   }
 }
 
-// Writes a comma in front of every part but the first.
-struct CommaSeparated {
-  std::string& text;
-  bool first = true;
-  void next() {
-    if (!first) text += ", ";
-    first = false;
-  }
-};
-
-template <class List>
-struct DescribeList {
-  static void write(const List& values, std::string& text, auto& f) {
-    CommaSeparated list{text};
-    text += '[';
-    for (const auto& value : values) {
-      list.next();
-      Describe<typename List::value_type>::write(value, text, f);
-    }
-    text += ']';
-  }
-};
-
-template <class T, class Allocator>
-struct Describe<std::vector<T, Allocator>> : DescribeList<std::vector<T, Allocator>> {};
-
-template <class T, std::size_t n>
-struct Describe<std::array<T, n>> : DescribeList<std::array<T, n>> {};
-
-template <class... Ts>
-struct Describe<std::tuple<Ts...>> {
-  static void write(const std::tuple<Ts...>& values, std::string& text, auto& f) {
-    CommaSeparated list{text};
-    text += '(';
-    std::apply(
-        [&](const Ts&... value) { ((list.next(), Describe<Ts>::write(value, text, f)), ...); },
-        values);
-    text += ')';
-  }
-};
-
-template <class A, class B>
-struct Describe<std::pair<A, B>> {
-  static void write(const std::pair<A, B>& value, std::string& text, auto& f) {
-    text += '(';
-    Describe<A>::write(value.first, text, f);
-    text += ", ";
-    Describe<B>::write(value.second, text, f);
-    text += ')';
-  }
-};
+constexpr std::string_view brackets(Form form) {
+  if (form == Form::list || form == Form::array) return "[]";
+  return form == Form::tuple ? "()" : "{}";
+}
 
 template <class T>
-struct Describe<std::optional<T>> {
-  static void write(const std::optional<T>& value, std::string& text, auto& f) {
-    if (value) {
-      Describe<T>::write(*value, text, f);
+void describe_into(std::string& text, const T& value, auto& f) {
+  if constexpr (std::same_as<T, at::Tensor>) {
+    text += f(value);
+  } else if constexpr (!HasChildren<T>) {
+    text += "value";  // which one is of no interest
+  } else if constexpr (Children<T>::form == Form::optional) {
+    if (!value) text += "nothing";
+    Children<T>::visit(value, [&](const auto& child) { describe_into(text, child, f); });
+  } else {
+    constexpr Form form = Children<T>::form;
+    std::string_view separator = "";
+    const auto describe_child = [&](const std::string& name, const auto& child) {
+      text += separator;
+      text += name;
+      describe_into(text, child, f);
+      separator = ", ";
+    };
+    text += brackets(form)[0];
+    if constexpr (form == Form::map) {
+      Children<T>::visit_entries(value, [&](const auto& key, const auto& child) {
+        describe_child(key_text(key) + ": ", child);
+      });
     } else {
-      text += "nothing";
+      Children<T>::visit(value, [&](const auto& child) { describe_child("", child); });
     }
+    text += brackets(form)[1];
   }
-};
-
-template <class Map>
-struct DescribeMap {
-  static void write(const Map& values, std::string& text, auto& f) {
-    CommaSeparated list{text};
-    text += '{';
-    NestingOfMap<Map>::each(values, [&](const auto& key, const auto& value) {
-      list.next();
-      text += key_text(key) + ": ";
-      Describe<typename Map::mapped_type>::write(value, text, f);
-    });
-    text += '}';
-  }
-};
-
-template <class... Ts>
-struct Describe<std::map<Ts...>> : DescribeMap<std::map<Ts...>> {};
-
-template <class... Ts>
-struct Describe<std::unordered_map<Ts...>> : DescribeMap<std::unordered_map<Ts...>> {};
-
-template <HasFields T>
-struct Describe<T> {
-  static void write(const T& value, std::string& text, auto& f) {
-    CommaSeparated list{text};
-    text += '{';
-    NestedFields<T>::visit(value, [&]<class Field>(const Field& field) {
-      list.next();
-      Describe<std::remove_cv_t<Field>>::write(field, text, f);
-    });
-    text += '}';
-  }
-};
+}
 
 // How `value` is built, in the order of visit_tensors; a tensor is written as f(tensor) says.
 template <class T, class F>
 std::string describe_nesting(const T& value, F&& f) {
   std::string text;
-  Describe<T>::write(value, text, f);
+  describe_into(text, value, f);
   return text;
 }
 

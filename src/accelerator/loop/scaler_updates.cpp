@@ -1,0 +1,47 @@
+#include "accelerator/loop/scaler_updates.h"
+
+#include <ATen/ops/ones.h>
+
+#include <algorithm>
+
+#include "accelerator/core.h"
+#include "accelerator/prepared/optimizer_state.h"
+
+namespace accelerant::detail {
+
+bool ScalerUpdates::is_pending() const { return core_.scaler.is_enabled() && has_checks_; }
+
+void ScalerUpdates::update_if_due() {
+  if (!is_pending() || core_.accumulation.is_gathering()) return;
+  const auto optimizers = core_.optimizers.all();
+  const bool step_is_due = std::ranges::any_of(
+      optimizers, [](const auto& optimizer) { return optimizer->awaits_step(); });
+  if (!step_is_due) update();
+}
+
+void ScalerUpdates::update() {
+  auto pending = core_.optimizers.all();
+  std::erase_if(pending, [](const auto& optimizer) { return !optimizer->has_scaled_gradients(); });
+  if (!pending.empty()) {
+    core_.capture.refuse("the loss scale changes while gradients of another optimizer wait");
+  }
+  // The scale as a tensor where it lies: asking for the number would wait.
+  const at::Tensor one = at::ones({}, at::TensorOptions().device(*core_.options.device));
+  const at::Tensor before = pending.empty() ? at::Tensor() : core_.scaler.scale(one);
+  core_.scaler.update();
+  for (const auto& optimizer : pending) {
+    optimizer->multiply_gradients({.device_factor = core_.scaler.scale(one).div(before)});
+  }
+  core_.capture.replayable([this] { begin_iteration(); });
+}
+
+void ScalerUpdates::begin_iteration() {
+  has_checks_ = false;
+  for (const auto& optimizer : core_.optimizers.all()) optimizer->begin_iteration();
+}
+
+void ScalerUpdates::settle() {
+  if (is_pending()) update();
+}
+
+}  // namespace accelerant::detail

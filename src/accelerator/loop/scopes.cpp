@@ -1,0 +1,93 @@
+// The scopes of loop.h, and where its loops over epochs stand.
+#include "accelerant/accelerator/loop.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "accelerant/core/log.h"
+#include "accelerator/core.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+
+namespace accelerant {
+
+AccumulateScope::AccumulateScope(std::shared_ptr<detail::Core> core,
+                                 std::vector<const detail::ModelState*> models)
+    : core_(std::move(core)),
+      window_(core_->accumulation.window_of(std::move(models))),
+      exceptions_at_entry_(std::uncaught_exceptions()) {
+  core_->capture.note_window(window_);
+  core_->capture.replayable([&core = *core_, window = window_] { enter(core, window); });
+}
+
+void AccumulateScope::enter(detail::Core& core, const std::shared_ptr<detail::Window>& window) {
+  core.checkpoints.finish_resume();
+  const auto optimizers = concerned(core, *window);
+  for (const auto& optimizer : optimizers) optimizer->require_free_for(*window);
+  core.accumulation.enter(window, core.window_rules(), core.loaders.progress());
+  for (const auto& optimizer : optimizers) {
+    optimizer->join(window);
+    // What was unscaled in the window before and not stepped with will not be any more.
+    if (window->micro_steps == 1) optimizer->give_up_step();
+  }
+}
+
+std::vector<std::shared_ptr<detail::OptimizerState>> AccumulateScope::concerned(
+    const detail::Core& core, const detail::Window& window) {
+  auto optimizers = core.optimizers.all();
+  std::erase_if(optimizers,
+                [&](const auto& optimizer) { return !optimizer->is_concerned_by(window); });
+  return optimizers;
+}
+
+// Gradients of a micro-step that failed: those that an optimizer has already used are cleared, as
+// the program would have done; the others go or stay with what the window has gathered.
+void AccumulateScope::clean_up_failure() {
+  const auto optimizers = concerned(*core_, *window_);
+  if (window_->stepped) {
+    detail::end_micro_step(*window_);
+    for (const auto& optimizer : optimizers) {
+      if (optimizer->has_used_gradients()) optimizer->drop_gradients();
+    }
+    return;
+  }
+  const bool finished = std::any_of(optimizers.begin(), optimizers.end(),
+                                    [](const auto& optimizer) { return optimizer->awaits_step(); });
+  if (detail::take_back_micro_step(*window_, finished)) {
+    for (const auto& optimizer : optimizers) optimizer->drop_gradients();
+  }
+}
+
+AccumulateScope::~AccumulateScope() {
+  try {
+    if (std::uncaught_exceptions() > exceptions_at_entry_) {
+      clean_up_failure();
+    } else {
+      core_->capture.replayable([window = window_] { detail::end_micro_step(*window); });
+    }
+    core_->scaler_updates.update_if_due();
+  } catch (const std::exception& error) {
+    // A destructor cannot pass it on; what is wrong with the device shows in the next call too.
+    log(LogLevel::warning, std::string("the end of accumulate() failed: ") + error.what());
+  }
+}
+
+bool AccumulateScope::sync_gradients() const { return window_->complete; }
+
+int64_t AccumulateScope::micro_step() const { return window_->micro_steps; }
+
+NoSyncScope::NoSyncScope(std::shared_ptr<detail::ModelState> model) : model_(std::move(model)) {
+  model_->enter_no_sync();
+}
+
+NoSyncScope::~NoSyncScope() { model_->leave_no_sync(); }
+
+void detail::note_epoch(const std::weak_ptr<TrainingProgress>& progress, int64_t epoch) {
+  if (const auto living = progress.lock()) living->begin_epoch(epoch);
+}
+
+void detail::note_end_of_epochs(const std::weak_ptr<TrainingProgress>& progress) {
+  if (const auto living = progress.lock()) living->end_epochs();
+}
+
+}  // namespace accelerant

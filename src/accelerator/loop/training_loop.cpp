@@ -1,0 +1,206 @@
+// Accelerator: windows, backward and what happens to gradients before a step.
+#include <c10/util/StringUtil.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+
+#include "accelerant/accelerator/accelerator.h"
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "accelerator/capture/graphed_optimizer.h"
+#include "accelerator/core.h"
+#include "accelerator/loop/gradient_exchange.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_state.h"
+
+namespace accelerant {
+namespace {
+
+using detail::Core;
+using detail::Window;
+
+void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
+  if (!loss.defined()) {
+    throw Error(ErrorDetails{
+        .problem = "backward() got no loss", .expected = "a tensor", .got = "an undefined tensor"});
+  }
+  if (options.error_if_nonfinite && !loss.detach().isfinite().all().item<bool>()) {
+    throw Error(ErrorDetails{.problem = "The loss is not finite",
+                             .expected = "finite values",
+                             .got = loss.numel() == 1 ? std::to_string(loss.item<double>())
+                                                      : std::string("inf or nan among them"),
+                             .hint = "look at the batch and the learning rate"});
+  }
+}
+
+// Sums over items are divided by numbers that a graph has only if they are its own.
+void note_items(Core& core, const Window* window, bool on_host) {
+  if (on_host) {
+    core.capture.refuse(
+        "backward(loss_sum, num_items) gets a number of the host, not a tensor of the device");
+  } else if (window != nullptr && core.window_rules().steps > 1) {
+    core.capture.refuse("a window over several micro-steps is divided by items");
+  }
+}
+
+// What every form of backward does first; returns the window the loss belongs to.
+Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions& options) {
+  check_loss(loss, options);
+  core.capture.replayable([&core] {
+    core.checkpoints.begin_backward();
+    ++core.counts.backwards;
+  });
+  Window* window = core.accumulation.open();
+  if (window == nullptr) {
+    for (const auto& optimizer : core.optimizers.all()) optimizer->leave_complete_window();
+  }
+  if (window == nullptr && core.window_rules().steps > 1 && !core.outside_windows.has_warned) {
+    core.outside_windows.has_warned = true;
+    log(LogLevel::warning,
+        "gradient_accumulation.steps is more than 1, but backward() ran outside of accumulate(): "
+        "there is no window to accumulate over");
+  }
+  core.scaler_updates.update_if_due();
+  return window;
+}
+
+void run_backward(Core& core, Window* window, const at::Tensor& loss,
+                  const BackwardOptions& options) {
+  const auto span = core.timeline().span(Phase::backward);
+  // Set before: part of the gradients may be there even if autograd throws.
+  if (window != nullptr) {
+    core.capture.replayable([window, form = window->gathered.form] {
+      window->gathered.form = form;
+      detail::note_backward(*window);
+    });
+  }
+  core.capture.in_replays([&core] {
+    for (const auto& optimizer : core.optimizers.all()) {
+      detail::GraphedOptimizer(*optimizer).note_gradients_written();
+    }
+  });
+  for (const auto& optimizer : core.optimizers.all()) optimizer->note_backward();
+  const at::Tensor scaled = core.scaler.scale(loss);
+  detail::run_exchanging(core, scaled, options.create_graph, [&] {
+    torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,
+                              options.create_graph, options.inputs);
+  });
+}
+
+// Gradients that no prepared optimizer owns keep the loss scale, and cannot be clipped by it.
+void require_owners(const std::vector<at::Tensor>& parameters,
+                    const std::vector<std::shared_ptr<detail::OptimizerState>>& owners) {
+  for (const at::Tensor& parameter : parameters) {
+    const bool owned = !parameter.grad().defined() ||
+                       std::any_of(owners.begin(), owners.end(),
+                                   [&](const auto& owner) { return owner->owns(parameter); });
+    if (owned) continue;
+    throw Error(ErrorDetails{.problem = "Gradients cannot be clipped under fp16",
+                             .expected = "parameters of prepared optimizers, which unscale them",
+                             .got = c10::str("a parameter of shape ", parameter.sizes(),
+                                             " that no prepared optimizer has"),
+                             .hint = "prepare its optimizer"});
+  }
+}
+
+// Whether the gradients may be clipped now: not in the middle of a window.
+bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
+                      bool boundary_without_owner) {
+  const auto owners = core.owners_of(parameters);
+  for (const auto& owner : owners) {
+    if (!owner->is_at_boundary()) return false;
+  }
+  if (owners.empty() && !boundary_without_owner) return false;
+  if (core.scaler.is_enabled()) require_owners(parameters, owners);
+  for (const auto& owner : owners) owner->finish_gradients();
+  return true;
+}
+
+std::optional<at::Tensor> clip_norm_of(Core& core, const std::vector<at::Tensor>& parameters,
+                                       double max_norm, const NormOptions& options,
+                                       bool boundary_without_owner) {
+  if (!finish_gradients(core, parameters, boundary_without_owner)) return std::nullopt;
+  return clip_grad_norm_(parameters, max_norm, options);
+}
+
+}  // namespace
+
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  Window* window = begin_backward(*core_, loss, options);
+  run_backward(*core_, window, detail::weigh_mean(window, loss), options);
+}
+
+void Accelerator::backward(const at::Tensor& loss_sum, int64_t num_items,
+                           const BackwardOptions& options) {
+  Window* window = begin_backward(*core_, loss_sum, options);
+  note_items(*core_, window, /*on_host=*/true);
+  run_backward(*core_, window,
+               detail::weigh_items(window, loss_sum, num_items, core_->mean_over_processes()),
+               options);
+}
+
+void Accelerator::backward(const at::Tensor& loss_sum, const at::Tensor& num_items,
+                           const BackwardOptions& options) {
+  Window* window = begin_backward(*core_, loss_sum, options);
+  note_items(*core_, window, num_items.is_cpu());
+  run_backward(*core_, window,
+               detail::weigh_items(window, loss_sum, num_items, core_->mean_over_processes()),
+               options);
+}
+
+AccumulateScope Accelerator::open_window(const std::vector<const ModelBase*>& models) {
+  std::vector<const detail::ModelState*> states;
+  for (const ModelBase* model : models) {
+    require_own(*model);
+    states.push_back(&model->state());
+  }
+  return {core_, std::move(states)};
+}
+
+std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, double max_norm,
+                                                       const NormOptions& options) {
+  const auto span = core_->timeline().span(Phase::clip);
+  if (options.norm_type == 2.0 && !options.error_if_nonfinite) {
+    const auto owners = core_->owners_of(model.state().parameters());
+    if (owners.size() == 1) {
+      if (const auto norm = owners.front()->clip_with_step(model.state(), max_norm)) return norm;
+    }
+  }
+  // The list made by prepare(): asking the module would build its dictionary of names in every
+  // step.
+  return clip_norm_of(*core_, model.state().parameters(), max_norm, options, sync_gradients());
+}
+
+std::optional<at::Tensor> Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters,
+                                                       double max_norm,
+                                                       const NormOptions& options) {
+  const auto span = core_->timeline().span(Phase::clip);
+  return clip_norm_of(*core_, parameters, max_norm, options, sync_gradients());
+}
+
+void Accelerator::clip_grad_value_(const ModelBase& model, double clip_value) {
+  clip_grad_value_(model.state().parameters(), clip_value);
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  const auto span = core_->timeline().span(Phase::clip);
+  if (!finish_gradients(*core_, parameters, sync_gradients())) return;
+  accelerant::clip_grad_value_(parameters, clip_value);
+}
+
+void Accelerator::unscale_gradients(const Optimizer& optimizer) {
+  optimizer.state().finish_gradients();
+}
+
+void Accelerator::unscale_gradients() {
+  for (const auto& optimizer : core_->optimizers.all()) optimizer->finish_gradients();
+}
+
+void Accelerator::drop_gradients() {
+  core_->capture.refuse("it drops gradients");
+  core_->accumulation.start_over(core_->window_rules(), core_->loaders.progress());
+  for (const auto& optimizer : core_->optimizers.all()) optimizer->drop_gradients();
+  core_->scaler_updates.update_if_due();
+}
+
+}  // namespace accelerant

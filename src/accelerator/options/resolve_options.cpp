@@ -1,0 +1,150 @@
+#include "accelerator/options/resolve_options.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "accelerant/core/error.h"
+#include "accelerator/options/environment_variables.h"
+#include "accelerator/options/performance.h"
+#include "compat/device.h"
+#include "core/texts.h"
+
+namespace accelerant::detail {
+namespace {
+
+constexpr const char* kPrecisionVariable = "ACCELERATE_MIXED_PRECISION";
+constexpr const char* kStepsVariable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+constexpr const char* kCpuVariable = "ACCELERATE_USE_CPU";
+constexpr const char* kDeviceVariable = "ACCELERATE_TORCH_DEVICE";
+
+std::optional<Precision> precision_from_environment() {
+  const auto value = environment_variable(kPrecisionVariable);
+  if (!value) return std::nullopt;
+  const std::string name = lower_case(*value);
+  if (name == "no") return Precision::no;
+  if (name == "fp16") return Precision::fp16;
+  if (name == "bf16") return Precision::bf16;
+  refuse_variable(kPrecisionVariable, *value, "no, fp16 or bf16");
+}
+
+std::optional<int64_t> steps_from_environment() {
+  const auto value = environment_variable(kStepsVariable);
+  if (!value) return std::nullopt;
+  int64_t steps = 0;
+  const char* end = value->data() + value->size();
+  const auto [stop, code] = std::from_chars(value->data(), end, steps);
+  if (code != std::errc() || stop != end || steps < 1) {
+    refuse_variable(kStepsVariable, *value, "a whole number of at least 1");
+  }
+  return steps;
+}
+
+std::optional<c10::Device> device_from_environment() {
+  const auto value = environment_variable(kDeviceVariable);
+  if (!value) return std::nullopt;
+  try {
+    return c10::Device(*value);
+  } catch (const c10::Error&) {
+    refuse_variable(kDeviceVariable, *value, "a device such as cpu, cuda or cuda:1");
+  }
+}
+
+c10::Device choose_device(const AcceleratorOptions& options, const dist::Environment& environment) {
+  if (*options.cpu) {
+    if (options.device && !options.device->is_cpu()) {
+      throw Error(ErrorDetails{.problem = "The options contradict each other",
+                               .expected = "cpu = true or another device, not both",
+                               .got = c10::str("cpu = true and device = ", *options.device)});
+    }
+    return c10::kCPU;
+  }
+  std::optional<c10::Device> device = options.device;
+  if (!device) device = device_from_environment();
+  if (!device) device = compat::is_present(c10::kCUDA) ? c10::Device(c10::kCUDA) : c10::kCPU;
+  if (!compat::is_present(device->type())) {
+    throw Error(ErrorDetails{.problem = c10::str("The device ", *device, " cannot be used"),
+                             .expected = "a device of this machine",
+                             .got = "no such device, or a libtorch without support for it",
+                             .hint = "leave the device out, or use cpu = true"});
+  }
+  if (!device->is_cpu()) {
+    const auto* guard = c10::impl::getDeviceGuardImpl(device->type());
+    if (!device->has_index() && environment.use_distributed()) {
+      // Processes that are more than the GPUs share them.
+      const auto index =
+          environment.local_process_index % std::max<int64_t>(guard->deviceCount(), 1);
+      device->set_index(static_cast<c10::DeviceIndex>(index));
+    }
+    if (!device->has_index()) device->set_index(guard->getDevice().index());
+    if (device->index() >= guard->deviceCount()) {
+      throw Error(ErrorDetails{.problem = c10::str("The device ", *device, " cannot be used"),
+                               .expected = c10::str("an index below ", guard->deviceCount()),
+                               .got = c10::str(static_cast<int>(device->index()))});
+    }
+  }
+  return *device;
+}
+
+void resolve_resume(ProjectOptions& project) {
+  if (!project.resume) project.resume = project.dir.empty() ? "no" : "restart";
+  const std::string& resume = *project.resume;
+  if ((resume == "auto" || resume == "restart") && project.dir.empty()) {
+    throw Error(
+        ErrorDetails{.problem = "project.resume = \"" + resume + "\" needs a project",
+                     .expected = "project.dir",
+                     .got = "none",
+                     .hint = ".project = {.dir = \"runs/first\", .resume = \"" + resume + "\"}"});
+  }
+  if (!project.save_on_preemption) {
+    project.save_on_preemption = !project.dir.empty() && resume != "no" && resume != "restart";
+  }
+  if (*project.save_on_preemption && project.dir.empty()) {
+    throw Error(ErrorDetails{.problem = "project.save_on_preemption needs a place to save to",
+                             .expected = "project.dir",
+                             .got = "none"});
+  }
+}
+
+void require_at_least(int64_t least, const std::optional<int64_t>& value, const char* name) {
+  if (!value || *value >= least) return;
+  throw Error(ErrorDetails{.problem = c10::str("The option ", name, " is out of range"),
+                           .expected = c10::str("at least ", least),
+                           .got = c10::str(*value)});
+}
+
+}  // namespace
+
+AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& environment) {
+  if (!options.cpu) {
+    // A device asked for in the program is not overruled by the environment.
+    options.cpu = options.device ? false : flag_from_environment(kCpuVariable).value_or(false);
+  }
+  options.device = choose_device(options, environment);
+
+  if (!options.mixed_precision) options.mixed_precision = precision_from_environment();
+  if (!options.mixed_precision) options.mixed_precision = Precision::no;
+
+  auto& steps = options.gradient_accumulation.steps;
+  if (!steps) steps = steps_from_environment();
+  if (!steps) steps = 1;
+  require_at_least(1, steps, "gradient_accumulation.steps");
+  require_at_least(0, options.data_loader.workers, "data_loader.workers");
+  require_at_least(1, options.data_loader.prefetch, "data_loader.prefetch");
+
+  options.scaler.device = options.device->type();
+  options.scaler.enabled = options.scaler.enabled && *options.mixed_precision == Precision::fp16;
+  if (options.project.logging_dir.empty()) options.project.logging_dir = options.project.dir;
+  require_at_least(1, options.project.total_limit, "project.total_limit");
+  require_at_least(0, options.project.iteration, "project.iteration");
+  resolve_resume(options.project);
+  options.performance = resolve(std::move(options.performance), *options.device);
+  return options;
+}
+
+}  // namespace accelerant::detail

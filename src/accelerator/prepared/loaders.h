@@ -1,0 +1,59 @@
+// The prepared loaders, and the loops over them that are under way.
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "accelerant/data/detail/batch_channel.h"
+#include "accelerant/data/detail/loader_state.h"
+#include "accelerator/loop/accumulation.h"
+#include "accelerator/prepared/registry.h"
+
+namespace accelerant::detail {
+
+class PreparedLoaders {
+ public:
+  // The handle of the loader that was prepared from `original`, or that is it; null if there is
+  // none.
+  const std::any* find(const void* original);
+
+  // `handle` is a data::Loader<Batch>::Weak.
+  void add(std::shared_ptr<const void> original, const std::shared_ptr<data::LoaderState>& state,
+           std::any handle);
+
+  void clear();
+
+  // Those that are alive, in the order of preparation.
+  std::vector<Registry<data::LoaderState>::Numbered> living() const;
+
+  // Loops may be nested.
+  void begin_loop(const data::LoaderState& loader) { running_.push_back(&loader); }
+  void end_loop(const data::LoaderState& loader) { std::erase(running_, &loader); }
+
+  // The loader of the loop that is innermost now; null outside of any.
+  const data::LoaderState* innermost() const {
+    return running_.empty() ? nullptr : running_.back();
+  }
+
+  // Of that loop.
+  LoaderProgress progress() const;
+
+  std::shared_ptr<data::BatchChannel> channel = nullptr;  // null with one process
+  int64_t next_channel_line = 0;                          // the same in all processes
+
+ private:
+  struct Prepared {
+    int64_t number = 0;                           // in the order of preparation
+    std::shared_ptr<const void> original = {};    // kept, so that its address stays its own
+    std::weak_ptr<data::LoaderState> state = {};  // of the prepared one
+    std::any handle = {};
+  };
+
+  std::vector<Prepared> loaders_;
+  int64_t next_number_ = 0;
+  std::vector<const data::LoaderState*> running_;  // innermost last
+};
+
+}  // namespace accelerant::detail

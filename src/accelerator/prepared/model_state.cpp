@@ -1,0 +1,168 @@
+#include "accelerator/prepared/model_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+
+#include "accelerant/core/error.h"
+
+namespace accelerant::detail {
+namespace {
+
+bool is_trainable_16_bit(const at::Tensor& parameter) {
+  return parameter.requires_grad() &&
+         (parameter.scalar_type() == at::kHalf || parameter.scalar_type() == at::kBFloat16);
+}
+
+// The first few names, so that a large model gives a readable message.
+std::string listed(const std::vector<std::string>& names) {
+  constexpr std::size_t shown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(shown, names.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > shown) text += c10::str(" and ", names.size() - shown, " more");
+  return text;
+}
+
+void refuse_float16_parameters(const StateDict& parameters) {
+  std::vector<std::string> names;
+  for (const auto& item : parameters) {
+    if (item.value().requires_grad() && item.value().scalar_type() == at::kHalf) {
+      names.push_back(item.key());
+    }
+  }
+  if (names.empty()) return;
+  throw Error(ErrorDetails{
+      .problem = "The model has trainable float16 parameters, whose gradients cannot be unscaled",
+      .expected = "float32 parameters under fp16; autocast makes the float16 copies",
+      .got = listed(names),
+      .hint = "ask for float32 weights with prepare_model(model, {.master_weights = true}), or "
+              "convert the model with to(torch::kFloat32)"});
+}
+
+void make_master_weights(const StateDict& parameters) {
+  for (const auto& item : parameters) {
+    at::Tensor parameter = item.value();
+    if (is_trainable_16_bit(parameter)) parameter.set_data(parameter.detach().to(at::kFloat));
+  }
+}
+
+void make_channels_last(const StateDict& parameters) {
+  for (const auto& item : parameters) {
+    at::Tensor parameter = item.value();
+    if (parameter.dim() != 4) continue;
+    parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
+  }
+}
+
+// libtorch leaves gradients behind when it moves a module.
+void move_gradient(at::Tensor parameter) {
+  const at::Tensor& gradient = parameter.grad();
+  if (gradient.defined() && gradient.device() != parameter.device()) {
+    parameter.mutable_grad() = gradient.to(parameter.device());
+  }
+}
+
+// Autocast serves one type of device; a model elsewhere would silently run in full precision.
+void require_device(const std::vector<at::Tensor>& parameters, const Core& core) {
+  if (parameters.empty() || *core.options.mixed_precision == Precision::no) return;
+  const c10::Device device = parameters.front().device();
+  if (device.type() == core.options.device->type()) return;
+  throw Error(ErrorDetails{.problem = "The model is not where mixed precision is",
+                           .expected = c10::str("parameters on ", *core.options.device),
+                           .got = c10::str("parameters on ", device),
+                           .hint = "leave device_placement on, and do not move a prepared model"});
+}
+
+}  // namespace
+
+ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<ModuleAccess> module,
+                       const PrepareModelOptions& options)
+    : core_(core), module_(std::move(module)), has_float32_outputs_(options.float32_outputs) {
+  const StateDict named = module_->named_parameters();
+  if (options.master_weights) {
+    make_master_weights(named);
+  } else if (core->scaler.is_enabled() && !options.evaluation_mode) {
+    refuse_float16_parameters(named);
+  }
+  if (options.device_placement.value_or(core->options.device_placement)) {
+    module_->to(*core->options.device);
+    for (const auto& item : named) move_gradient(item.value());
+  }
+  // Before gradients are exchanged, whose buffers have the layout of the parameters.
+  if (core->options.performance.channels_last) make_channels_last(named);
+  parameters_ = named.values();
+  require_device(parameters_, *core);
+
+  if (core->world->is_connected()) {
+    exchanges_in_forward_ = module_->connect(core->world) > 0;
+    if (!options.evaluation_mode) make_parallel(*core, named);
+  }
+
+  // Names for overflow reports; the first model needs nothing to tell it from others.
+  const std::size_t number = core->models.all().size();
+  core->scaler.name_parameters(named, number == 0 ? "" : c10::str("model_", number, "."));
+}
+
+void ModelState::make_parallel(const Core& core, const StateDict& named) {
+  const bool trained =
+      std::any_of(parameters_.begin(), parameters_.end(),
+                  [](const at::Tensor& parameter) { return parameter.requires_grad(); });
+  if (!trained) return;
+  const auto sparse = module_->sparse_parameters();
+  std::vector<dist::NamedParameter> parameters;
+  for (const auto& item : named) {
+    parameters.push_back({.name = item.key(),
+                          .value = item.value(),
+                          .sparse_gradient = sparse.contains(item.value().unsafeGetTensorImpl())});
+  }
+  parallel_ = std::make_unique<dist::DataParallel>(
+      core.world, parameters, [this] { return module_->named_buffers().values(); },
+      core.options.data_parallel);
+}
+
+bool ModelState::synchronises(const Core& core) const {
+  if (no_sync_depth_ > 0) return false;
+  const Window* window = core.accumulation.open();
+  if (window == nullptr || window->complete) return true;
+  if (core.options.gradient_accumulation.sync_each_batch) return true;
+  const bool concerned = window->models.empty() ||
+                         std::binary_search(window->models.begin(), window->models.end(), this);
+  return !concerned;
+}
+
+ModelState::~ModelState() {
+  if (const auto core = core_.lock()) core->accumulation.forget(*this);
+}
+
+ForwardScope::ForwardScope(ModelState& state)
+    : state_(state),
+      span_(state.core()->timeline().span(at::GradMode::is_enabled() ? Phase::forward
+                                                                     : Phase::evaluation)) {
+  const auto core = state.core();
+  core->checkpoints.finish_resume_if_all_are_there();
+  if (dist::DataParallel* parallel = state.parallel()) {
+    is_parallel_ = true;
+    synchronises_ = state.synchronises(*core);
+    parallel->before_forward(synchronises_);
+  }
+  auto autocast = core->autocast_options(core->options.autocast);
+  if (!autocast) return;
+  require_device(state.parameters(), *core);
+  // Copies of weights made without gradients must not serve a training forward in the same outer
+  // scope: it would get no gradients.
+  if (!at::GradMode::is_enabled() && is_autocast_enabled(autocast->device_type)) {
+    autocast->cache_enabled = false;
+  }
+  autocast_.emplace(*autocast);
+  casts_outputs_ = state.has_float32_outputs();
+}
+
+std::vector<at::Tensor> ForwardScope::finish(std::vector<at::Tensor> outputs) {
+  if (at::GradMode::is_enabled() && !synchronises_) state_.set_local_forward(true);
+  return state_.parallel()->after_forward(std::move(outputs), synchronises_);
+}
+
+}  // namespace accelerant::detail

@@ -1,0 +1,64 @@
+// What lies behind the handles of one prepared model.
+#pragma once
+
+#include <memory>
+
+#include "accelerant/accelerator/model.h"
+#include "accelerator/core.h"
+#include "accelerator/prepared/module_access.h"
+#include "dist/data_parallel.h"
+
+namespace accelerant::detail {
+
+class ModelState {
+ public:
+  // Checks and moves the module as the options say.
+  ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<ModuleAccess> module,
+             const PrepareModelOptions& options);
+  ~ModelState();
+  ModelState(const ModelState&) = delete;
+  ModelState& operator=(const ModelState&) = delete;
+
+  std::shared_ptr<Core> core() const { return require_core(core_); }
+  ModuleAccess& module() const { return *module_; }
+
+  // Its forward itself exchanges data: it has a SyncBatchNorm.
+  bool exchanges_in_forward() const { return exchanges_in_forward_; }
+
+  // Null with one process, and for models that are not trained.
+  dist::DataParallel* parallel() const { return parallel_.get(); }
+
+  // Whether the gradients of a forward that begins now are to be exchanged: not inside no_sync(),
+  // and not in the middle of a window.
+  bool synchronises(const Core& core) const;
+  void enter_no_sync() { ++no_sync_depth_; }
+  void leave_no_sync() { --no_sync_depth_; }
+  bool is_in_no_sync() const { return no_sync_depth_ > 0; }
+
+  // Whether outputs that autocast made 16-bit are cast.
+  bool has_float32_outputs() const { return has_float32_outputs_; }
+
+  // A forward that was not to be synchronised waits for its backward.
+  bool has_local_forward() const { return has_local_forward_; }
+  void set_local_forward(bool waits) { has_local_forward_ = waits; }
+
+  // As they were when the model was prepared.
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+
+  // From now on every forward is an Error.
+  void forget() { core_.reset(); }
+
+ private:
+  void make_parallel(const Core& core, const StateDict& named);
+
+  std::weak_ptr<Core> core_;
+  std::unique_ptr<ModuleAccess> module_;
+  const bool has_float32_outputs_;
+  std::vector<at::Tensor> parameters_;
+  std::unique_ptr<dist::DataParallel> parallel_;
+  bool exchanges_in_forward_ = false;
+  int no_sync_depth_ = 0;
+  bool has_local_forward_ = false;
+};
+
+}  // namespace accelerant::detail

@@ -1,0 +1,325 @@
+#include "accelerator/prepared/optimizer_state.h"
+
+#include <ATen/autocast_mode.h>
+#include <c10/util/StringUtil.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "accelerant/core/error.h"
+#include "accelerator/capture/graphed_optimizer.h"
+#include "accelerator/prepared/model_state.h"
+#include "accelerator/prepared/optimizer_tensors.h"
+
+namespace accelerant::detail {
+namespace {
+
+bool contains_any(const std::unordered_set<const c10::TensorImpl*>& set,
+                  const std::vector<at::Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return set.contains(tensor.unsafeGetTensorImpl());
+  });
+}
+
+// The Accelerator's option allows fused steps but does not insist on them.
+std::optional<bool> unless_forbidden(bool allowed) {
+  return allowed ? std::nullopt : std::optional(false);
+}
+
+[[noreturn]] void refuse_closure_in_window(int64_t steps) {
+  throw Error(ErrorDetails{
+      .problem = "A closure cannot be used with gradient accumulation",
+      .expected = "gradient_accumulation.steps = 1, since the closure computes the whole loss anew",
+      .got = c10::str("gradient_accumulation.steps = ", steps),
+      .hint = "sum over the micro-batches inside the closure"});
+}
+
+}  // namespace
+
+OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
+                               std::shared_ptr<torch::optim::Optimizer> optimizer,
+                               const PrepareOptimizerOptions& options)
+    : core_(core),
+      optimizer_(std::move(optimizer)),
+      step_(*optimizer_, options.fused ? options.fused : unless_forbidden(core->options.fused)),
+      loose_parameters_(options.loose_parameters) {
+  if (core->scaler.is_enabled() &&
+      dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
+    throw Error(ErrorDetails{.problem = "LBFGS cannot be used with loss scaling",
+                             .expected = "an optimizer that evaluates the loss once in a step",
+                             .got = "LBFGS under fp16",
+                             .hint = "use bf16 or no mixed precision, or another optimizer"});
+  }
+  if (options.device_placement.value_or(core->options.device_placement)) {
+    move_state_to_parameters(*optimizer_);
+  }
+}
+
+bool OptimizerState::is_at_boundary() const {
+  return window_ ? window_->complete : require_core(core_)->outside_windows.syncs;
+}
+
+void OptimizerState::require_exchanged() const {
+  for (const ModelState* model : ownership().models) {
+    if (model->parallel() != nullptr) model->parallel()->require_reduced();
+  }
+}
+
+StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
+  const auto core = require_core(core_);
+  if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
+  const auto span = core->timeline().span(Phase::step);
+  if (!last_step_) require_prepared_model();
+  require_exchanged();
+  core->settle_schedules();
+
+  if (closure) {
+    if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
+    core->capture.refuse("an optimizer steps with a closure");
+    in_closure_ = true;
+    try {
+      last_step_ = step_.step(core->scaler, closure);
+    } catch (...) {
+      in_closure_ = false;
+      throw;
+    }
+    in_closure_ = false;
+  } else if (!has_gradients(*optimizer_)) {
+    core->capture.refuse("an optimizer has no gradients to step with");
+    give_up_step();
+    return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
+  } else {
+    // A second step in one iteration of the scaler, with gradients of its own: the iteration of the
+    // first one ends here.
+    const bool repeats = stage_ == Stage::done && core->counts.backwards > backwards_at_last_step_;
+    if (core->scaler.is_enabled() && repeats) {
+      stage_ = Stage::ready;
+      core->scaler_updates.update();
+    }
+    correct_gradients();
+    GraphedOptimizer(*this).refuse_step_on_host();
+    last_step_ = step_.step(core->scaler);
+  }
+  core->capture.note_step(*this, *last_step_);
+  note_stepped(*last_step_);
+  // In an autocast scope around several iterations, copies of the weights would be out of date now.
+  at::autocast::clear_cache();
+  return *last_step_;
+}
+
+void OptimizerState::note_stepped(StepResult result) {
+  const auto core = require_core(core_);
+  last_step_ = std::move(result);
+  stage_ = Stage::done;
+  ++core->counts.updates;
+  core->scaler_updates.note_checks();
+  used_gradients_ = fingerprint_of_gradients(*optimizer_);
+  backwards_at_last_step_ = core->counts.backwards;
+  if (window_) window_->stepped = window_->gathered.used = true;
+}
+
+bool OptimizerState::has_used_gradients() const {
+  return used_gradients_ != 0 && used_gradients_ == fingerprint_of_gradients(*optimizer_);
+}
+
+bool OptimizerState::has_scaled_gradients() const {
+  return stage_ == Stage::ready && has_gradients(*optimizer_) && !has_used_gradients() &&
+         !has_cleared_gradients();
+}
+
+void OptimizerState::zero_grad(bool set_to_none) {
+  const auto core = require_core(core_);
+  const auto span = core->timeline().span(Phase::zero_grad);
+  // What a window of several micro-steps has gathered stays until it is used, or given up with
+  // drop_gradients().
+  const bool may_clear =
+      window_ ? has_used_gradients() || (window_->complete && window_->micro_steps <= 1)
+              : is_at_boundary();
+  if (!may_clear) return;
+  clear_gradients(*optimizer_, set_to_none && !core->capture.keeps_gradients());
+  core->capture.in_replays([this] { GraphedOptimizer(*this).note_gradients_written(); });
+  core->capture.replayable([this] { note_cleared(); });
+}
+
+void OptimizerState::note_cleared() {
+  give_up_step();
+  used_gradients_ = 0;  // later ones may lie at the same addresses
+  cleared_gradients_ = fingerprint_of_gradients(*optimizer_);
+  if (window_ && window_->complete) window_->gathered.used = true;
+}
+
+bool OptimizerState::has_cleared_gradients() const {
+  return cleared_gradients_ != 0 && cleared_gradients_ == fingerprint_of_gradients(*optimizer_);
+}
+
+void OptimizerState::give_up_step() {
+  step_.discard();
+  if (awaits_step()) stage_ = Stage::done;
+}
+
+void OptimizerState::drop_gradients() {
+  clear_gradients(*optimizer_);
+  give_up_step();
+}
+
+void OptimizerState::leave_complete_window() {
+  if (!has_gradients(*optimizer_)) give_up_step();
+  if (!window_ || !window_->complete) return;
+  if (has_gradients(*optimizer_) && !has_used_gradients()) correct_gradients();
+  window_.reset();
+}
+
+bool OptimizerState::is_free_for(const Window& window) const {
+  return !window_ || window_.get() == &window || !window_->is_gathering();
+}
+
+void OptimizerState::require_free_for(const Window& window) const {
+  if (is_free_for(window)) return;
+  throw Error(ErrorDetails{
+      .problem = "An optimizer is in the middle of a window over other models",
+      .expected = "accumulate() with the same models until the window is complete",
+      .got = c10::str("a window that holds ", window_->micro_steps, " micro-steps so far"),
+      .hint = "name the same models in every accumulate(), or give the window up with "
+              "drop_gradients()"});
+}
+
+void OptimizerState::finish_gradients() {
+  const auto core = require_core(core_);
+  if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
+  require_exchanged();
+  correct_gradients();
+  if (core->scaler.is_enabled() && stage_ == Stage::ready) {
+    core->scaler.unscale_(*optimizer_);
+    core->capture.replayable([this] { note_unscaled(); });
+  }
+  step_.write_noted();
+}
+
+void OptimizerState::note_unscaled() {
+  stage_ = Stage::unscaled;
+  require_core(core_)->scaler_updates.note_checks();
+}
+
+std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model, double max_norm) {
+  const Ownership& own = ownership();
+  const bool are_the_same =
+      own.has_no_loose_tensors && own.models.size() == 1 && own.models.front() == &model &&
+      std::none_of(own.others.begin(), own.others.end(),
+                   [](const at::Tensor& other) { return other.grad().defined(); });
+  if (!are_the_same || !is_at_boundary() || !has_gradients(*optimizer_)) return std::nullopt;
+  // Gradients that were unscaled stay visible, as the caller may inspect them, and those of a
+  // closure are used by the optimizer itself.
+  if (awaits_step() || in_closure_) return std::nullopt;
+  require_exchanged();
+  correct_gradients();
+  return step_.clip_with_step(max_norm, require_core(core_)->scaler);
+}
+
+void OptimizerState::correct_gradients() {
+  if (!window_) return;
+  const Correction correction =
+      correction_of(window_->gathered, require_core(core_)->mean_over_processes());
+  if (!correction.is_needed()) return;
+  auto& corrected = window_->gathered.corrected;
+  std::vector<at::Tensor> gradients;
+  for_each_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+    const bool first_time =
+        parameter.grad().defined() && corrected.insert(parameter.unsafeGetTensorImpl()).second;
+    if (first_time) gradients.push_back(parameter.grad());
+  });
+  if (!gradients.empty()) multiply(gradients, correction);
+  const StepCapture& capture = require_core(core_)->capture;
+  if (!capture.is_capturing()) return;  // saves a copy of the marks
+  capture.in_replays([window = window_, marks = corrected] { window->gathered.corrected = marks; });
+}
+
+void OptimizerState::multiply_gradients(const Correction& correction) {
+  std::vector<at::Tensor> gradients;
+  for_each_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  });
+  if (!gradients.empty()) multiply(gradients, correction);
+}
+
+const OptimizerState::Ownership& OptimizerState::ownership() const {
+  const auto core = require_core(core_);
+  const std::size_t fingerprint = fingerprint_of_parameters(*optimizer_);
+  const int64_t version = core->models.version();
+  if (ownership_.fingerprint == fingerprint && ownership_.models_version == version) {
+    return ownership_;
+  }
+  ownership_ = {.fingerprint = fingerprint, .models_version = version};
+  for_each_parameter(*optimizer_, [&](const at::Tensor& parameter) {
+    ownership_.tensors.insert(parameter.unsafeGetTensorImpl());
+  });
+  std::size_t found = 0;
+  for (const auto& model : core->models.all()) {
+    if (!contains_any(ownership_.tensors, model->parameters())) continue;
+    ownership_.models.push_back(model.get());
+    for (const at::Tensor& parameter : model->parameters()) {
+      if (ownership_.tensors.contains(parameter.unsafeGetTensorImpl())) {
+        ++found;
+      } else {
+        ownership_.others.push_back(parameter);
+      }
+    }
+  }
+  ownership_.has_no_loose_tensors = found == ownership_.tensors.size();
+  return ownership_;
+}
+
+bool OptimizerState::owns_any_of(const std::vector<at::Tensor>& tensors) const {
+  return contains_any(ownership().tensors, tensors);
+}
+
+bool OptimizerState::owns(const at::Tensor& tensor) const {
+  return ownership().tensors.contains(tensor.unsafeGetTensorImpl());
+}
+
+bool OptimizerState::is_concerned_by(const Window& window) const {
+  const auto& own = ownership().models;
+  if (own.empty()) return is_free_for(window);
+  if (window.models.empty()) return true;
+  return std::any_of(own.begin(), own.end(), [&](const ModelState* model) {
+    return std::binary_search(window.models.begin(), window.models.end(), model);
+  });
+}
+
+int64_t OptimizerState::samples_of_update() const {
+  return window_ ? window_->gathered.samples : require_core(core_)->loaders.progress().samples;
+}
+
+void OptimizerState::require_prepared_model() const {
+  if (loose_parameters_ || !ownership().models.empty()) return;
+  throw Error(
+      ErrorDetails{.problem = "None of the optimizer's parameters belongs to a prepared model",
+                   .expected = "the model in prepare() together with its optimizer",
+                   .got = c10::str("an optimizer over ", ownership().tensors.size(),
+                                   " tensors of no prepared model"),
+                   .hint = "prepare the model, too; for tensors that are in no model use "
+                           "prepare_optimizer(optimizer, {.loose_parameters = true})"});
+}
+
+OptimizerState::Progress OptimizerState::progress() const {
+  return {.window = window_,
+          .stage = stage_,
+          .last_step = last_step_,
+          .has_used_gradients = has_used_gradients(),
+          .has_cleared_gradients = has_cleared_gradients(),
+          .backwards_at_last_step = backwards_at_last_step_};
+}
+
+void OptimizerState::restore(const Progress& progress) {
+  window_ = progress.window;
+  stage_ = progress.stage;
+  last_step_ = progress.last_step;
+  // A capture writes to no gradient, but counts as if it had.
+  const std::size_t gradients = fingerprint_of_gradients(*optimizer_);
+  used_gradients_ = progress.has_used_gradients ? gradients : 0;
+  cleared_gradients_ = progress.has_cleared_gradients ? gradients : 0;
+  backwards_at_last_step_ = progress.backwards_at_last_step;
+}
+
+}  // namespace accelerant::detail

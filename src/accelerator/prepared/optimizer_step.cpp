@@ -1,0 +1,59 @@
+#include "accelerator/prepared/optimizer_step.h"
+
+#include <torch/optim/optimizer.h>
+
+#include "accelerant/core/error.h"
+
+namespace accelerant::detail {
+
+OptimizerStep::OptimizerStep(torch::optim::Optimizer& optimizer, std::optional<bool> fused)
+    : optimizer_(optimizer), is_wanted_(fused) {}
+
+FusedStep* OptimizerStep::fused() {
+  if (!is_decided_) {
+    const bool is_allowed = is_wanted_.value_or(true);
+    const auto reason = is_allowed ? FusedStep::why_not(optimizer_) : std::nullopt;
+    if (reason && is_wanted_) {
+      throw Error(ErrorDetails{.problem = "The optimizer cannot be stepped by fused kernels",
+                               .expected = "one that can be, as fused = true asks for it",
+                               .got = *reason,
+                               .hint = "leave the option out, and it steps by itself"});
+    }
+    if (is_allowed && !reason) fused_.emplace(optimizer_);
+    is_decided_ = true;
+  }
+  return fused_ ? &*fused_ : nullptr;
+}
+
+StepResult OptimizerStep::step(GradScaler& scaler) {
+  FusedStep* const fused_step = fused();
+  return fused_step != nullptr ? fused_step->step(scaler) : scaler.step(optimizer_);
+}
+
+StepResult OptimizerStep::step(GradScaler& scaler, const std::function<at::Tensor()>& closure) {
+  // The scaler, if enabled, says why it cannot be.
+  if (scaler.is_enabled() || fused() == nullptr) return scaler.step(optimizer_, closure);
+  return fused()->step(closure);
+}
+
+std::optional<at::Tensor> OptimizerStep::clip_with_step(double max_norm, GradScaler& scaler) {
+  FusedStep* const fused_step = fused();
+  if (fused_step == nullptr || !fused_step->can_step()) return std::nullopt;
+  return fused_step->clip_grad_norm_(max_norm, scaler);
+}
+
+void OptimizerStep::write_noted() {
+  if (fused_) fused_->write_noted();
+}
+
+void OptimizerStep::discard() {
+  if (fused_) fused_->discard();
+}
+
+bool OptimizerStep::is_on_device() { return fused() != nullptr && fused()->can_step(); }
+
+void OptimizerStep::sync() {
+  if (fused_) fused_->sync();
+}
+
+}  // namespace accelerant::detail

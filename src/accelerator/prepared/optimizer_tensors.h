@@ -1,0 +1,51 @@
+// The tensors of an optimizer: its parameters, their gradients, and its state.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "accelerator/loop/accumulation.h"
+
+namespace accelerant::detail {
+
+// Calls f with every parameter until it returns true, and returns whether it did.
+template <class F>
+bool any_parameter(torch::optim::Optimizer& optimizer, F&& f) {
+  for (auto& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      if (f(parameter)) return true;
+    }
+  }
+  return false;
+}
+
+template <class F>
+void for_each_parameter(torch::optim::Optimizer& optimizer, F&& f) {
+  any_parameter(optimizer, [&](at::Tensor& parameter) {
+    f(parameter);
+    return false;
+  });
+}
+
+// Changes when parameters come, go or are replaced.
+std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer);
+
+// Changes when a gradient comes, goes or is written to. 0: there are none.
+std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer);
+
+bool has_gradients(torch::optim::Optimizer& optimizer);
+
+void clear_gradients(torch::optim::Optimizer& optimizer, bool set_to_none = true);
+
+// One call for all dense gradients of a device.
+void multiply(const std::vector<at::Tensor>& gradients, const Correction& correction);
+
+// An optimizer that has stepped, or one like Adagrad that makes its state at once, may hold tensors
+// on the device its parameters came from. Optimizers other than those of torch::optim are left
+// alone.
+void move_state_to_parameters(torch::optim::Optimizer& optimizer);
+
+}  // namespace accelerant::detail

@@ -1,0 +1,143 @@
+#include "core/process_end.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace accelerant {
+namespace {
+
+struct Work {
+  const BeforeEnd* owner;
+  pid_t process;
+  std::function<void()> work;
+};
+
+// Of an EndHandler, or a handler of std::terminate that was set before ours.
+struct Turn {
+  const EndHandler* owner = nullptr;
+  std::function<void(Ending)> tell = {};
+  std::terminate_handler handler = nullptr;
+};
+
+struct Registry {
+  std::mutex works_mutex;
+  std::vector<Work> works;
+  std::recursive_mutex turns_mutex;  // what is told may itself come to its end
+  std::vector<Turn> turns;           // the newest last
+};
+
+// Made when it is first asked for, which may be while the program is loaded. Never destroyed: a
+// program may also end by an exception after main.
+Registry& registry() {
+  static auto* const made = new Registry();
+  return *made;
+}
+
+// Once. A thread that comes while they are done does not wait for them: they might wait for it.
+void do_works() {
+  static std::atomic<bool> begun = false;
+  if (begun.exchange(true)) return;
+  // Held meanwhile: what the works belong to must not go.
+  const std::lock_guard lock(registry().works_mutex);
+  for (const Work& each : registry().works) {
+    if (each.process == ::getpid()) each.work();
+  }
+}
+
+// May be called again by the thread that it lets through.
+void let_one_thread_through() {
+  static std::atomic<std::thread::id> ending = {};
+  std::thread::id other = {};
+  if (!ending.compare_exchange_strong(other, std::this_thread::get_id()) &&
+      other != std::this_thread::get_id())
+    while (true) ::pause();
+}
+
+void end_if_preempted() {
+  const std::exception_ptr error = std::current_exception();
+  if (!error) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Preempted& preempted) {
+    const std::lock_guard lock(registry().turns_mutex);
+    const auto newest = std::find_if(registry().turns.rbegin(), registry().turns.rend(),
+                                     [](const Turn& turn) { return turn.owner != nullptr; });
+    if (newest != registry().turns.rend()) newest->tell(Ending::preempted);
+    end_preempted(preempted);
+  } catch (...) {  // for those whose turn it is, who ask for it too
+  }
+}
+
+[[noreturn]] void on_terminate() {
+  do_works();
+  let_one_thread_through();
+  end_if_preempted();
+  std::unique_lock lock(registry().turns_mutex);
+  if (registry().turns.empty()) std::abort();
+  const Turn turn = std::move(registry().turns.back());
+  registry().turns.pop_back();
+  if (turn.owner != nullptr) {
+    turn.tell(Ending::failed);  // with the lock: what it tells of must not go meanwhile
+    end_process(1);
+  }
+  lock.unlock();
+  turn.handler();
+  std::abort();
+}
+
+void take_over() {
+  const std::lock_guard lock(registry().turns_mutex);
+  const std::terminate_handler before = std::set_terminate(on_terminate);
+  if (before != nullptr && before != on_terminate) registry().turns.push_back({.handler = before});
+}
+
+}  // namespace
+
+BeforeEnd::BeforeEnd(std::function<void()> work) {
+  take_over();
+  const std::lock_guard lock(registry().works_mutex);
+  registry().works.push_back({this, ::getpid(), std::move(work)});
+}
+
+BeforeEnd::~BeforeEnd() {
+  const std::lock_guard lock(registry().works_mutex);
+  std::erase_if(registry().works, [this](const Work& each) { return each.owner == this; });
+}
+
+EndHandler::EndHandler(std::function<void(Ending)> tell) {
+  take_over();
+  const std::lock_guard lock(registry().turns_mutex);
+  registry().turns.push_back({.owner = this, .tell = std::move(tell)});
+}
+
+EndHandler::~EndHandler() {
+  const std::lock_guard lock(registry().turns_mutex);
+  std::erase_if(registry().turns, [this](const Turn& turn) { return turn.owner == this; });
+}
+
+void handle_preempted() { take_over(); }
+
+void end_preempted(const Preempted& preempted) noexcept {
+  std::cout.flush();  // a program may have made it independent of stdout
+  std::fflush(stdout);
+  std::fprintf(stderr, "accelerant: %s, exit code %d\n", preempted.what(), kPreemptedExitCode);
+  end_process(kPreemptedExitCode);
+}
+
+void end_process(int exit_code) noexcept {
+  std::fflush(stdout);
+  std::fflush(stderr);
+  ::_exit(exit_code);
+}
+
+}  // namespace accelerant

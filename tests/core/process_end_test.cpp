@@ -1,0 +1,157 @@
+#include "core/process_end.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+
+#include "core/preemption_signals.h"
+
+namespace {
+
+using accelerant::BeforeEnd;
+using accelerant::EndHandler;
+using accelerant::Ending;
+using accelerant::Preempted;
+
+// In processes of their own, which end. GoogleTest catches what its own thread throws, so another
+// one does.
+class ProcessEndDeathTest : public testing::Test {
+ protected:
+  ProcessEndDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+template <class Exception>
+[[noreturn]] void throw_uncaught(Exception exception) {
+  std::thread([&] { throw exception; }).join();
+  std::abort();
+}
+
+void say(const char* text) { std::fputs(text, stderr); }
+
+// Says what it is told.
+std::function<void(Ending)> told(const char* name) {
+  return [name](Ending how) {
+    std::fprintf(stderr, "%s: %s;", name, how == Ending::failed ? "failed" : "preempted");
+  };
+}
+
+// --- Preempted -----------------------------------------------------------------------------------
+
+TEST_F(ProcessEndDeathTest, PreemptedEndsTheProcessWithItsExitCode) {
+  const auto end = [] {
+    const accelerant::PreemptionSignals signals;
+    throw_uncaught(Preempted(SIGUSR1, "runs/last"));
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(75),
+              "^accelerant: SIGUSR1 received: state saved in runs/last, exit code 75\n$");
+}
+
+// The objects that watched may be gone before the exception comes out of main.
+TEST_F(ProcessEndDeathTest, PreemptedEndsTheProcessAlsoAfterTheWatching) {
+  const auto end = [] {
+    { const accelerant::PreemptionSignals signals; }
+    throw_uncaught(Preempted(SIGTERM, "a"));
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(75), "^accelerant: SIGTERM received");
+}
+
+// --- The order -----------------------------------------------------------------------------------
+
+TEST_F(ProcessEndDeathTest, WorkComesFirstThenWhatIsToldThenTheLineOfPreempted) {
+  const auto end = [] {
+    const EndHandler older(told("older"));
+    const EndHandler handler(told("newer"));
+    const BeforeEnd before([] { say("work;"); });
+    const BeforeEnd also([] { say("more work;"); });
+    throw_uncaught(Preempted(SIGTERM, "a"));
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(75),
+              "^work;more work;newer: preempted;accelerant: SIGTERM received");
+}
+
+TEST_F(ProcessEndDeathTest, TheNewestHandlerTellsOfAFailure) {
+  const auto end = [] {
+    const EndHandler older(told("older"));
+    std::optional<EndHandler> gone(std::in_place, told("gone"));
+    const BeforeEnd before([] { say("work;"); });
+    gone.reset();
+    throw_uncaught(std::runtime_error("bad batch"));
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(1), "^work;older: failed;$");
+}
+
+TEST_F(ProcessEndDeathTest, WorkThatIsNoLongerThereIsNotDone) {
+  const auto end = [] {
+    const EndHandler handler(told("handler"));
+    {
+      const BeforeEnd before([] { say("work;"); });
+    }
+    std::terminate();
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(1), "^handler: failed;$");
+}
+
+// They have none of the threads that the work may wait for.
+TEST_F(ProcessEndDeathTest, ChildrenDoNoWork) {
+  const auto end = [] {
+    const EndHandler handler(told("handler"));
+    const BeforeEnd before([] { say("work;"); });
+    const pid_t child = fork();
+    if (child == 0) std::terminate();
+    int status = 0;
+    waitpid(child, &status, 0);
+    std::fprintf(stderr, "child: %d;", WEXITSTATUS(status));
+    std::terminate();
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(1),
+              "^handler: failed;child: 1;work;handler: failed;$");
+}
+
+// --- Handlers that the program sets --------------------------------------------------------------
+
+TEST_F(ProcessEndDeathTest, OtherExceptionsGoToTheHandlerBefore) {
+  const auto end = [] {
+    std::set_terminate([] {
+      try {
+        throw;
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "before: %s", error.what());
+      }
+      _exit(9);
+    });
+    accelerant::handle_preempted();
+    accelerant::handle_preempted();
+    throw_uncaught(std::runtime_error("bad batch"));
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(9), "^before: bad batch$");
+  const auto abort = [] {
+    accelerant::handle_preempted();
+    throw_uncaught(std::runtime_error("bad batch"));
+  };
+  EXPECT_EXIT(abort(), testing::KilledBySignal(SIGABRT), "bad batch");
+}
+
+std::terminate_handler replaced = nullptr;
+
+// One that calls the handler it took the place of, between two handlers of the library.
+TEST_F(ProcessEndDeathTest, AHandlerOfTheProgramMayCallTheOneBefore) {
+  const auto end = [] {
+    const EndHandler older(told("older"));
+    replaced = std::set_terminate([] {
+      say("of the program;");
+      replaced();
+    });
+    const BeforeEnd before([] { say("work;"); });
+    throw_uncaught(std::runtime_error("bad batch"));
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(1), "^work;of the program;older: failed;$");
+}
+
+}  // namespace
