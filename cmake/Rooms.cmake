@@ -2,8 +2,8 @@
 # rooms). The rooms without torch become accelerant::core, those with it accelerant::accelerant.
 #
 # The files of a room are joined into one unit (ACCELERANT_JOIN_UNITS): most of the time of a unit goes
-# into torch's headers, so that joined the library compiles in a quarter of the time. Names in anonymous
-# namespaces must therefore be unique in a room. The preset dev compiles file by file, so that a change
+# into torch's headers, so that joined the library compiles in a quarter of the time. Functions in anonymous
+# namespaces must therefore differ within a room. The preset dev compiles file by file, so that a change
 # costs one of them.
 
 # accelerant_room(name [TORCH] SOURCES sources...)

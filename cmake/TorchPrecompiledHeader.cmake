@@ -2,8 +2,8 @@
 #
 # Compiling torch/torch.h costs some 20 s a unit. Precompiled it costs about 9 s, most of it for code
 # that the header itself makes the compiler generate; so the files of a program are also joined into
-# few units. -O1 is enough for programs that call a library. The library itself uses none of this:
-# its sources include only what they need.
+# few units. -O1 is enough for programs that call a library. The library has no precompiled
+# header: its sources include only what they need.
 
 add_executable(accelerant_torch_pch "${CMAKE_CURRENT_LIST_DIR}/torch_pch_main.cpp")
 accelerant_target(accelerant_torch_pch)

@@ -43,7 +43,7 @@ class OptimizerState;
 class SchedulerState;
 
 // What has happened so far.
-struct Counts {
+struct LoopCounts {
   int64_t backwards = 0;
   int64_t updates = 0;  // steps of optimizers
 };
@@ -120,7 +120,7 @@ struct Core {
   ScalerUpdates scaler_updates{*this};
   Accumulation accumulation;
   OutsideWindows outside_windows;
-  Counts counts;
+  LoopCounts counts;
   std::optional<LastBackward> last_backward = std::nullopt;
   StepCapture capture;
 

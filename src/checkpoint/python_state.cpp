@@ -40,9 +40,8 @@ struct Reason {
 std::string reason_not_read(const std::string& name) {
   static const Reason reasons[] = {
       {std::regex(R"(custom_checkpoint_\d+\.pkl)"),
-       "what an object of the Python program saved of itself; "
-       "accelerant::format::read_torch_archive reads it "
-       "if it is plain data"},
+       "what an object of the Python program saved of itself; save its tensors by torch.save for "
+       "accelerant::load_tensors"},
       {std::regex(R"(dl_state_dict(_\d+)?\.bin)"),
        "the place in a StatefulDataLoader of Python; use skip_first_batches"},
       {std::regex(R"(sampler(_\d+)?\.bin)"), "a sampler of Python; give the loader the same seed"},
@@ -70,7 +69,7 @@ std::string reason_not_read(const std::string& name) {
       .hint = "prepare the same objects, in the same order, as the program that saved"});
 }
 
-PlainValue read_dict(const std::string& path, bool skip_numpy = false) {
+PlainValue read_state(const std::string& path, bool skip_numpy = false) {
   PlainValue value = format::read_torch_archive(path, {.skip_numpy = skip_numpy});
   if (value.kind() == PlainValue::Kind::dict) return value;
   throw Error(ErrorDetails{.problem = path + " has another content than its name tells",
@@ -150,24 +149,24 @@ std::string PythonStateFolder::model_file(int64_t index) const {
 NamedState PythonStateFolder::optimizer(int64_t index) const {
   if (index < 0 || index >= optimizers_) refuse_index(folder_, "optimizer", index, optimizers_);
   const std::string path = join_path(folder_, numbered("optimizer", index, ".bin"));
-  return tree_of(read_dict(path), path);
+  return tree_of(read_state(path), path);
 }
 
 json PythonStateFolder::scheduler(int64_t index) const {
   if (index < 0 || index >= schedulers_) refuse_index(folder_, "scheduler", index, schedulers_);
   const std::string path = join_path(folder_, numbered("scheduler", index, ".bin"));
-  return json_of(read_dict(path), path);
+  return json_of(read_state(path), path);
 }
 
 std::optional<json> PythonStateFolder::scaler() const {
   if (!has_scaler_) return std::nullopt;
   const std::string path = join_path(folder_, kScaler);
-  return json_of(read_dict(path), path);
+  return json_of(read_state(path), path);
 }
 
 std::optional<int64_t> PythonStateFolder::step(int64_t rank) const {
   if (rank < 0 || rank >= ranks_) return std::nullopt;
-  const PlainValue states = read_dict(join_path(folder_, random_file(rank)), /*skip_numpy=*/true);
+  const PlainValue states = read_state(join_path(folder_, random_file(rank)), /*skip_numpy=*/true);
   const PlainValue* const step = states.as_dict().find("step");  // old versions had none
   return step == nullptr ? std::nullopt : std::optional(step->as_int());
 }
@@ -175,7 +174,7 @@ std::optional<int64_t> PythonStateFolder::step(int64_t rank) const {
 std::optional<RandomState> PythonStateFolder::random(int64_t rank) const {
   if (rank < 0 || rank >= ranks_) return std::nullopt;
   const std::string path = join_path(folder_, random_file(rank));
-  const PlainValue states = read_dict(path, /*skip_numpy=*/true);
+  const PlainValue states = read_state(path, /*skip_numpy=*/true);
   RandomState state;
   if (const PlainValue* const cpu = states.as_dict().find("torch_manual_seed")) {
     add_generator(state, "cpu", *cpu, path);

@@ -122,7 +122,7 @@ StateDict load_tensors(const std::string& path) {
   throw Error(ErrorDetails{.problem = path + " has other things than tensors",
                            .expected = "a tensor, or a dict of tensors by name",
                            .got = "a Python " + std::string(format::name_of(content.kind())),
-                           .hint = "accelerant::format::read_torch_archive reads all plain data"});
+                           .hint = "save the tensors alone in Python"});
 }
 
 }  // namespace accelerant

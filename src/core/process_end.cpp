@@ -98,7 +98,9 @@ void end_if_preempted() {
 void take_over() {
   const std::lock_guard lock(registry().turns_mutex);
   const std::terminate_handler before = std::set_terminate(on_terminate);
-  if (before != nullptr && before != on_terminate) registry().turns.push_back({.handler = before});
+  if (before == nullptr || before == on_terminate) return;
+  auto& turns = registry().turns;
+  if (turns.empty() || turns.back().handler != before) turns.push_back({.handler = before});
 }
 
 }  // namespace

@@ -69,8 +69,7 @@ void check_channel(const Placement& placement) {
   if (placement.channel) return;
   throw Error(ErrorDetails{
       .problem = "Rank 0 is to read for all processes, but the loader cannot send batches",
-      .expected = "a channel in its Placement (see data/batch_channel.h), as Accelerator::prepare "
-                  "gives it",
+      .expected = "a channel in its Placement, as Accelerator::prepare gives it",
       .got = "none",
       .hint = "set dispatch_batches to false if every process can read the data set"});
 }

@@ -86,8 +86,8 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
   const std::string which = name.empty() ? "" : c10::str(" ('", name, "')");
   ErrorDetails details{
       .problem = "after " + seconds_text(waited),
-      .expected = c10::str("all ", world.size(), " processes within ",
-                           static_cast<double>(world.timeout().count()) / 1000, " s"),
+      .expected =
+          c10::str("all ", world.size(), " processes within ", seconds_text(world.timeout())),
       .got = found,
       .hint =
           "look at the output of the missing processes, and whether all of them come to this "

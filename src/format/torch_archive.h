@@ -18,7 +18,7 @@
 // nothing is ever called, every length is compared with the file before it is used, and memory
 // stays in proportion to the file. What is not in the list is an Error that names it.
 //
-// Storages are views of the mapped file; each keeps the mapping alive as long as it is used. The
+// Storages are views of the mapped file; each keeps the file open as long as it is used. The
 // file must not be changed in place meanwhile; replacing it by renaming another over it is fine.
 #pragma once
 

@@ -12,7 +12,7 @@
 //
 // For a process that does nothing else: it changes how this process takes signals and adopts
 // orphans while it runs, and must be called from its only thread. Programs that have more to do use
-// launch/run_ranks.h.
+// run_ranks (accelerant/launch/debug_launcher.h).
 #pragma once
 
 #include <chrono>

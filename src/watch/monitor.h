@@ -1,5 +1,5 @@
 // The thread by which a process tells the others what it does, and warns of what they do. What it says is in
-// include/accelerant/dist/monitor_options.h; what it concludes is in watch.h.
+// accelerant/watch/process_group_options.h; what it concludes is in watch.h.
 #pragma once
 
 #include <chrono>

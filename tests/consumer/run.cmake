@@ -1,4 +1,4 @@
-# Builds and runs the consumer project: cmake -DWAY=installed|subdirectory -D... -P run.cmake
+# Builds and runs the consumer project: cmake -DWAY=installed|subdirectory|compiled -D... -P run.cmake
 
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output
@@ -21,7 +21,7 @@ else()
   list(APPEND arguments -DACCELERANT_SOURCE_DIR=${SOURCE_DIR})
 endif()
 run(${CMAKE_COMMAND} -S "${CMAKE_CURRENT_LIST_DIR}/project" -B "${work}" ${arguments})
-if(WAY STREQUAL "installed")
+if(NOT WAY STREQUAL "subdirectory")
   run(${CMAKE_COMMAND} --build "${work}")
 else()
   # Compiles the program and links it by the project's own command. Of the library its archives are taken as this

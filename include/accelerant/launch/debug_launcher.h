@@ -53,7 +53,7 @@ struct RankResult {
 //   const auto run = launch::run_ranks({.command = {"./my_test", "--fast"}, .num_processes = 2});
 //   if (!run.succeeded()) std::cerr << run.report;
 //
-// For tests and small tools; `accelerant launch` (launch/launcher.h) is for trainings. The ranks
+// For tests and small tools; the command `accelerant launch` is for trainings. The ranks
 // meet at 127.0.0.1 on a free port and have torchrun's environment. As soon as one fails, or the
 // time is over, the others are stopped; none outlives the call, nor this process. Blocks until
 // then. Do not call it from several threads at once, since a rank may inherit descriptors of

@@ -15,6 +15,10 @@
 #include <vector>
 
 namespace at {
+struct Generator;
+}  // namespace at
+
+namespace accelerant::data {
 
 // Random numbers that depend on nothing but (seed, epoch, index).
 //
@@ -28,11 +32,6 @@ namespace at {
 //
 // The generator is SplitMix64: a counter that is hashed. A Random is a small value and not
 // thread-safe.
-struct Generator;
-}  // namespace at
-
-namespace accelerant::data {
-
 class Random {
  public:
   // A stream of numbers for one sample of one epoch. `repeat` counts from 0 how often a sampler has

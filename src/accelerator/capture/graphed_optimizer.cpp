@@ -8,7 +8,7 @@
 namespace accelerant::detail {
 namespace {
 
-// Null if the optimizer steps by itself, or has not stepped yet.
+// Nothing if the optimizer steps by itself, or has not stepped yet.
 std::optional<FusedStepReplay> replay_of(OptimizerState& optimizer) {
   FusedStep* const fused = optimizer.stepping().fused_so_far();
   return fused != nullptr ? std::optional<FusedStepReplay>(*fused) : std::nullopt;

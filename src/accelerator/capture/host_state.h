@@ -41,7 +41,7 @@ class HostState {
   std::vector<std::pair<std::shared_ptr<OptimizerState>, OptimizerState::Progress>> optimizers_;
   ExchangeState exchanges_;
   bool scaler_has_checks_;
-  Counts counts_;
+  LoopCounts counts_;
 };
 
 }  // namespace accelerant::detail

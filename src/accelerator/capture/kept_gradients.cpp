@@ -5,6 +5,7 @@
 #include "accelerator/core.h"
 
 namespace accelerant::detail {
+
 void KeptGradients::keep_present(const Core& core) {
   core.any_parameter([&](const at::Tensor& parameter) {
     const at::Tensor& gradient = parameter.grad();

@@ -6,11 +6,6 @@
 
 namespace accelerant::detail {
 
-void StepCapture::replayable(const std::function<void()>& action) const {
-  action();
-  in_replays(action);
-}
-
 void StepCapture::in_replays(std::function<void()> action) const {
   if (recorder_ != nullptr) recorder_->note(std::move(action));
 }

@@ -24,7 +24,11 @@ struct Window;
 class StepCapture {
  public:
   // Does the action, and has every replay do it again.
-  void replayable(const std::function<void()>& action) const;
+  template <class Action>
+  void replayable(const Action& action) const {
+    action();
+    if (is_recording()) in_replays(action);
+  }
 
   // Has every replay do what is not to be done now.
   void in_replays(std::function<void()> action) const;

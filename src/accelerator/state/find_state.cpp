@@ -1,7 +1,7 @@
 // Finding the checkpoint to load.
-#include "accelerant/core/error.h"
-
 #include <nlohmann/json.hpp>
+
+#include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerator/core.h"
 #include "accelerator/state/agreed.h"

@@ -109,7 +109,7 @@ def sweep(scenario, folder, place, rank, expected):
 
 
 def known_places():
-    source = os.path.join(os.path.dirname(__file__), "../../checkpoint/kill_test.cpp")
+    source = os.path.join(os.path.dirname(__file__), "../../store/kill_test.cpp")
     return set(re.findall(r'\{"([\w.]+)", Place::', open(source).read()))
 
 

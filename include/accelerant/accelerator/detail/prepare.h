@@ -1,6 +1,8 @@
 // The templates of Accelerator that sort out what they were given.
 #pragma once
 
+#include "accelerant/accelerator/accelerator.h"
+
 namespace accelerant {
 
 template <class M>
