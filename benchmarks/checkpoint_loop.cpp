@@ -1,4 +1,5 @@
-// Saves of a whole training: how long save_state holds the training up, and how much slower it trains meanwhile.
+// Saves of a whole training: how long save_state holds the training up, and how much slower it
+// trains meanwhile.
 //
 //   bench-checkpoint          reads requests and answers each with a line of JSON
 //
@@ -7,8 +8,9 @@
 //                             so many steps with a save in front of every so many. "trained": seconds until the last
 //                             step was done; "complete": until the last save was, too
 //
-// The ways are none, sync and async; the sizes, of weights and AdamW's state together, 100MB and 1GB. checkpoint_loop.py
-// has the same trainings and ways of Python, and workloads/checkpoint.py asks both in turn.
+// The ways are none, sync and async; the sizes, of weights and AdamW's state together, 100MB and
+// 1GB. checkpoint_loop.py has the same trainings and ways of Python, and workloads/checkpoint.py
+// asks both in turn.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 

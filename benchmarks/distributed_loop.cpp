@@ -4,11 +4,11 @@
 //   bench-distributed first-step            trains one step, says so, and ends
 //   bench-distributed loader RANKS SECONDS  the cost of a loader for the last of so many processes
 //
-// The first two are started once for each rank, with torchrun's variables, and all ranks get the same
-// requests. A request is a line `TASK MODE BUCKET STEPS`: task mlp-ROWS or gpt-tiny; mode sync or no_sync,
-// that is with or without the exchange of gradients; the bucket size in MiB, 0 for the default. The
-// answer is the median of so many steps. distributed_loop.py answers the same, and workloads/ddp.py
-// asks both in turn.
+// The first two are started once for each rank, with torchrun's variables, and all ranks get the
+// same requests. A request is a line `TASK MODE BUCKET STEPS`: task mlp-ROWS or gpt-tiny; mode sync
+// or no_sync, that is with or without the exchange of gradients; the bucket size in MiB, 0 for the
+// default. The answer is the median of so many steps. distributed_loop.py answers the same, and
+// workloads/ddp.py asks both in turn.
 #include <ATen/record_function.h>
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>

@@ -74,7 +74,8 @@ int64_t warnings_of(int steps, const std::function<void()>& step) {
 }  // namespace
 
 HostWaits count_host_waits(const std::function<void()>& step, const std::function<void()>& wait) {
-  // The profiler waits too when it starts and ends; the difference of a long and a short run does not have it.
+  // The profiler waits too when it starts and ends; the difference of a long and a short run does
+  // not have it.
   constexpr int kShort = 5, kLong = 25;
   waits_of(1, step, wait);  // the first use sets the profiler up
   const int64_t few = waits_of(kShort, step, wait), many = waits_of(kLong, step, wait);

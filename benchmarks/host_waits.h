@@ -1,4 +1,5 @@
-// How often the host waits for the GPU: calls of the CUDA runtime that block, counted by torch's profiler.
+// How often the host waits for the GPU: calls of the CUDA runtime that block, counted by torch's
+// profiler.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // The tail of a mixed-precision step, after backward: unscale, clip, optimizer step, scale update.
 //
 // Ours against the same ATen calls written by hand and against what libtorch offers today, for
-// parameters shaped like a GPT, or for 10,000 tiny ones. Every iteration does real work: the scale is
-// 1 + 2^-23 and the norm stays just above the limit, so that gradients are unscaled and clipped each
-// time and hardly change.
+// parameters shaped like a GPT, or for 10,000 tiny ones. Every iteration does real work: the scale
+// is 1 + 2^-23 and the norm stays just above the limit, so that gradients are unscaled and clipped
+// each time and hardly change.
 #include <accelerant/accelerant.h>
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>

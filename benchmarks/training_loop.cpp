@@ -183,7 +183,8 @@ class Requests {
     allocator->resetPeakStats(0);
     for (int i = 0; i < 3; ++i) steps_->step();
     synchronize();
-    // Of what is allocated in graphs the allocator knows nothing; that their memory is theirs it knows.
+    // Of what is allocated in graphs the allocator knows nothing; that their memory is theirs it
+    // knows.
     return allocator->getDeviceStats(0).reserved_bytes.at(0).peak;
   }
 

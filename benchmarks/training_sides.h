@@ -1,5 +1,5 @@
-// A training that goes on step by step, in the two ways of C++: with the Accelerator, and in plain libtorch with
-// all of it written by hand.
+// A training that goes on step by step, in the two ways of C++: with the Accelerator, and in plain
+// libtorch with all of it written by hand.
 #pragma once
 
 #include <accelerant/accelerant.h>

@@ -1,8 +1,8 @@
-// What bench-training and bench-distributed train: an almost empty network, a small CNN, a stack of wide layers
-// and GPTs of three sizes. training_tasks.py has the same ones.
+// What bench-training and bench-distributed train: an almost empty network, a small CNN, a stack of
+// wide layers and GPTs of three sizes. training_tasks.py has the same ones.
 //
-// Networks and losses take the parts they are made of: PlainParts are what a plain libtorch program has, and OurParts
-// what the documentation of Accelerant recommends.
+// Networks and losses take the parts they are made of: PlainParts are what a plain libtorch program
+// has, and OurParts what the documentation of Accelerant recommends.
 #pragma once
 
 #include <accelerant/nn/cross_entropy.h>
@@ -113,8 +113,8 @@ struct GptImpl : torch::nn::Module {
   torch::nn::LayerNorm norm;
 };
 
-// A task is a network, its loss (and whether OurParts compute it well from 16-bit outputs), its optimizer, and data of
-// so many batches on the CPU.
+// A task is a network, its loss (and whether OurParts compute it well from 16-bit outputs), its
+// optimizer, and data of so many batches on the CPU.
 
 struct EmptyTask {
   int64_t batch = 1;

@@ -1,7 +1,7 @@
 // Trains a small GPT on the characters of a text with Accelerant: gradients accumulated over
 // micro-batches, a loss that is the mean over all tokens of a step, clipping, and a learning rate
-// that warms up and falls along a cosine. At the end it writes a little itself. char_gpt_plain.cpp is
-// the same without Accelerant; the difference is the lesson.
+// that warms up and falls along a cosine. At the end it writes a little itself. char_gpt_plain.cpp
+// is the same without Accelerant; the difference is the lesson.
 //
 //   ACCELERATE_MIXED_PRECISION=bf16 example-char-gpt-accelerated [--project DIR] [STEPS [TEXT_FILE]]
 //
@@ -50,8 +50,8 @@ int main(int argc, char** argv) try {
   std::printf("%zu documents, %ld symbols, %ld parameters\n", documents.size(), options.vocabulary,
               parameters);
 
-  // No loop over a prepared loader tells how far the training is. So epochs() counts the steps, and the
-  // state is saved where one begins, before it draws its documents.
+  // No loop over a prepared loader tells how far the training is. So epochs() counts the steps, and
+  // the state is saved where one begins, before it draws its documents.
   const auto steps_left = accelerator.epochs(steps);  // all of them, unless it resumes
   if (*steps_left.begin() > 0) std::printf("resuming after step %ld\n", *steps_left.begin());
   for (const int64_t step : steps_left) {

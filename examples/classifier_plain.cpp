@@ -1,5 +1,5 @@
-// Trains a small convolutional network on Fashion-MNIST with plain libtorch and tests it after every
-// epoch. Two epochs take less than a minute on two CPU cores and reach 88 to 90 %.
+// Trains a small convolutional network on Fashion-MNIST with plain libtorch and tests it after
+// every epoch. Two epochs take less than a minute on two CPU cores and reach 88 to 90 %.
 //
 //   example-classifier-plain [EPOCHS [DATA_FOLDER [SAMPLES]]]
 //

@@ -7,7 +7,8 @@
 
 namespace examples {
 
-// The value of `name VALUE`, both of which are taken out of the arguments; empty if it is not there.
+// The value of `name VALUE`, both of which are taken out of the arguments; empty if it is not
+// there.
 inline std::string take_option(int& argc, char** argv, const std::string& name) {
   char** const end = argv + argc;
   char** const found = std::find(argv + 1, end, name);

@@ -66,7 +66,9 @@ struct OpenScopes {
   bool join = false;  // join_uneven_inputs(): not all processes may be there
 };
 
-// Stopping when the machine is to be taken away.
+// Stopping when the machine is to be taken away. A training loop over a prepared loader asks when
+// its work with a batch is done (Placement::on_batch_end), but only after a new update: that is
+// what processes count to agree on when to save (dist/preemption.h).
 struct PreemptionWatch {
   std::unique_ptr<dist::Preemption> signals;  // null if signals are not watched
   int64_t updates_seen = 0;                   // when it was asked about last

@@ -1,4 +1,5 @@
-// A copy of tensors in host memory, so that they can be written while the training changes the originals.
+// A copy of tensors in host memory, so that they can be written while the training changes the
+// originals.
 //
 //   HostSnapshot snapshot;                        // its memory is used again for every copy
 //   auto copies = snapshot.take(parts);           // returns when the copies are under way
@@ -17,9 +18,9 @@ namespace accelerant::checkpoint {
 
 class HostSnapshot {
  public:
-  // The parts with copies of their tensors. Tensors on a GPU are copied by its current stream, to pinned memory,
-  // without waiting: what the stream does afterwards does not reach the copies. The copies of the last take() are
-  // overwritten.
+  // The parts with copies of their tensors. Tensors on a GPU are copied by its current stream, to
+  // pinned memory, without waiting: what the stream does afterwards does not reach the copies. The
+  // copies of the last take() are overwritten.
   std::vector<StatePart> take(const std::vector<StatePart>& parts);
 
   // Returns when the copies are complete.

@@ -13,8 +13,8 @@ struct PreparedModel {
   std::function<void()> load = {};  // copies the weights
 };
 
-// Checks everything, as load_checkpoint_in_model() does, and changes nothing. The files are open until the result is
-// gone.
+// Checks everything, as load_checkpoint_in_model() does, and changes nothing. The files are open
+// until the result is gone.
 PreparedModel prepare_loading(const StateDict& state, const std::string& path,
                               const LoadModelOptions& options = {});
 

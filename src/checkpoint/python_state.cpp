@@ -92,7 +92,8 @@ void add_generator(RandomState& state, const std::string& name, const PlainValue
 
 // --- Schedules ------------------------------------------------------------------------------------
 
-// The state that has the key: that of a scheduler, or else of the first of those in it. Null: none has.
+// The state that has the key: that of a scheduler, or else of the first of those in it. Null: none
+// has.
 const json* holder_of(const json& python, const char* key) {
   const json* state = &python;
   while (state->is_object()) {

@@ -10,8 +10,8 @@
 //     scheduler.load_state_dict(schedule_state_of(saved.scheduler(0), scheduler.state_dict()));
 //   }
 //
-// An object knows the names of the files; each is opened when it is asked for. Nothing in them is executed. A file
-// that is damaged or of another kind is an Error that names it.
+// An object knows the names of the files; each is opened when it is asked for. Nothing in them is
+// executed. A file that is damaged or of another kind is an Error that names it.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ namespace accelerant::checkpoint {
 
 class PythonStateFolder {
  public:
-  // Whether the folder has files of Accelerate's names, and no manifest. A model alone does not make it one.
+  // Whether the folder has files of Accelerate's names, and no manifest. A model alone does not
+  // make it one.
   static bool is_one(const std::string& folder);
 
   // An Error if it is none.
@@ -46,16 +47,19 @@ class PythonStateFolder {
   // For load_checkpoint_in_model. An Error, as below, where there are not so many.
   std::string model_file(int64_t index) const;
 
-  // In Python's structure, for optim::from_python_state. The tensors are views of the file and must not be changed.
+  // In Python's structure, for optim::from_python_state. The tensors are views of the file and must
+  // not be changed.
   NamedState optimizer(int64_t index) const;
 
   // Python's scheduler.state_dict(); schedule_state_of() makes of it what our schedules take.
   nlohmann::json scheduler(int64_t index) const;
 
-  // Of the GradScaler, for its load_state_dict; nothing if the run had none. Empty if it was disabled.
+  // Of the GradScaler, for its load_state_dict; nothing if the run had none. Empty if it was
+  // disabled.
   std::optional<nlohmann::json> scaler() const;
 
-  // The count of accumulate() since the last update, as the rank saved it; nothing if there is no file of that rank.
+  // The count of accumulate() since the last update, as the rank saved it; nothing if there is no
+  // file of that rank.
   std::optional<int64_t> step(int64_t rank = 0) const;
 
   // Torch's generators of that rank; nothing if there is no file of it.
@@ -74,10 +78,11 @@ class PythonStateFolder {
   std::vector<std::string> unread_;
 };
 
-// Of Python's scheduler.state_dict(), what optim::LrScheduler or optim::ReduceLrOnPlateau takes. `current` is the
-// state_dict() of the one that is to load it. The state of SequentialLR and ChainedScheduler has its schedulers
-// inside: base rates, and the step of the latter, come from the first of them. OneCycleLR keeps as base rates those
-// it begins with; ours are the highest or unused, and stay. An Error if it is no state of a scheduler of torch.optim.
+// Of Python's scheduler.state_dict(), what optim::LrScheduler or optim::ReduceLrOnPlateau takes.
+// `current` is the state_dict() of the one that is to load it. The state of SequentialLR and
+// ChainedScheduler has its schedulers inside: base rates, and the step of the latter, come from the
+// first of them. OneCycleLR keeps as base rates those it begins with; ours are the highest or
+// unused, and stay. An Error if it is no state of a scheduler of torch.optim.
 nlohmann::json schedule_state_of(const nlohmann::json& python, const nlohmann::json& current);
 
 }  // namespace accelerant::checkpoint

@@ -9,8 +9,8 @@
 
 namespace accelerant::checkpoint {
 
-// The names of each tensor, in the order of the state. Tensors are the same if they are the same piece of memory seen
-// in the same way; those that merely overlap are not.
+// The names of each tensor, in the order of the state. Tensors are the same if they are the same
+// piece of memory seen in the same way; those that merely overlap are not.
 std::vector<std::vector<std::string>> names_of_each(const StateDict& state);
 
 struct DistinctTensors {

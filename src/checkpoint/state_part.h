@@ -1,5 +1,5 @@
-// A piece of a checkpoint: its values go to `<name>.json`, its tensors to `<name>.safetensors`; an empty
-// object, and no tensors, have no file.
+// A piece of a checkpoint: its values go to `<name>.json`, its tensors to `<name>.safetensors`; an
+// empty object, and no tensors, have no file.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ void write_part(const StatePart& part, const CheckpointFolder& folder,
 // Whether the manifest has files of that part.
 bool has_part(const Manifest& manifest, const std::string& name);
 
-// The part of a checkpoint; what has no file is empty. The tensors lie in the file, which is mapped: they are to be
-// read, not written, and the file must not be changed while they are alive.
+// The part of a checkpoint; what has no file is empty. The tensors lie in the file, which is
+// mapped: they are to be read, not written, and the file must not be changed while they are alive.
 NamedState read_part(const std::string& folder, const Manifest& manifest, const std::string& name);
 
 }  // namespace accelerant::checkpoint

@@ -24,7 +24,8 @@ class Alone final : public Agreement {
   std::string announce(const std::string& text) override { return text; }
 };
 
-// What processes tell each other: {"error": "..."} or something good. Texts of errors may hold anything.
+// What processes tell each other: {"error": "..."} or something good. Texts of errors may hold
+// anything.
 std::string to_text(const json& message) {
   return message.dump(-1, ' ', false, json::error_handler_t::replace);
 }

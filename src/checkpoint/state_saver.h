@@ -1,7 +1,8 @@
 // Writes the checkpoints of a run, at once or in the background, by all of its processes together.
 //
-// Of a checkpoint every process writes its own parts. The first process makes the folder, and when all have written,
-// it gives the folder its name; then all know that the checkpoint is there, or all get the same Error.
+// Of a checkpoint every process writes its own parts. The first process makes the folder, and when
+// all have written, it gives the folder its name; then all know that the checkpoint is there, or
+// all get the same Error.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +27,10 @@ class Timeline;
 
 namespace accelerant::checkpoint {
 
-// How the processes of a run exchange texts about a save. All call it in the same order; not from two threads at once.
+// How the processes of a run exchange texts about a save. All call it in the same order; not from
+// two threads at once. An Accelerator's is a dist::SideChannel, so it works in the background while
+// gradients are exchanged. A process that cannot even make its parts takes part all the same, with
+// its failure: otherwise the others would wait for it.
 class Agreement {
  public:
   virtual ~Agreement() = default;
@@ -71,18 +75,19 @@ class StateSaver {
   // What is saved, and when, goes to the timeline while it is on.
   StateSaver(std::unique_ptr<Agreement> agreement, std::shared_ptr<Timeline> timeline);
 
-  // Waits for saves in the background. Their Errors, if nobody has got them, are logged. The same is done before an
-  // exception that nobody catches ends the process, unless there are others: those must hear of it at once.
+  // Waits for saves in the background. Their Errors, if nobody has got them, are logged. The same
+  // is done before an exception that nobody catches ends the process, unless there are others:
+  // those must hear of it at once.
   ~StateSaver();
   StateSaver(const StateSaver&) = delete;
   StateSaver& operator=(const StateSaver&) = delete;
 
-  // Returns when the checkpoint is safe. Waits for saves in the background first; their Error is thrown when this one
-  // is safe.
+  // Returns when the checkpoint is safe. Waits for saves in the background first; their Error is
+  // thrown when this one is safe.
   void save(const SaveRequest& request);
 
-  // Copies the tensors and returns. At most two saves are under way: a third waits for the first, and throws its
-  // Error. That is the same in all processes, however fast each of them writes.
+  // Copies the tensors and returns. At most two saves are under way: a third waits for the first,
+  // and throws its Error. That is the same in all processes, however fast each of them writes.
   void save_in_background(SaveRequest request);
 
   // Waits for all saves in the background. Throws the first Error that nobody has got.

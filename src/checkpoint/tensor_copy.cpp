@@ -15,7 +15,8 @@
 namespace accelerant::checkpoint {
 namespace {
 
-// More than the memory can keep busy, as a rule. With 16 cores it is 60 GB/s by 16 threads, 40 by 8.
+// More than the memory can keep busy, as a rule. With 16 cores it is 60 GB/s by 16 threads, 40 by
+// 8.
 constexpr int kMostThreads = 16;
 
 int reading_threads() { return std::min(at::get_num_threads(), kMostThreads); }
@@ -69,7 +70,8 @@ class DeviceReader {
     return buffers_[turn_];
   }
 
-  // Reads and sends what the buffer is for, and goes on with the other one, for tensors of `next_device`.
+  // Reads and sends what the buffer is for, and goes on with the other one, for tensors of
+  // `next_device`.
   void send(c10::Device next_device) {
     if (!sends_.empty()) {
       read_all(reads_, reading_threads());

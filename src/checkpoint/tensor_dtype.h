@@ -16,7 +16,8 @@ std::optional<format::DType> format_dtype(c10::ScalarType type);
 // Nothing where torch has no such type (F6_E2M3, F6_E3M2), or only one for pairs of elements (F4).
 std::optional<c10::ScalarType> torch_dtype(format::DType type);
 
-// Types by the names in format::PlainTensor: those above, and two that safetensors lacks, C32 and C128.
+// Types by the names in format::PlainTensor: those above, and two that safetensors lacks, C32 and
+// C128.
 std::optional<c10::ScalarType> archive_type(const std::string& name);
 std::optional<std::string> archive_type_name(c10::ScalarType type);
 

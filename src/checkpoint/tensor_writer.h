@@ -20,9 +20,9 @@ c10::ScalarType stored_type(const at::Tensor& tensor, std::optional<c10::ScalarT
 void require_storable(const std::string& name, const at::Tensor& tensor,
                       std::optional<c10::ScalarType> dtype);
 
-// Both write the tensors of these names, which have been found to be storable. `aliases` are names of tensors that have
-// another name too (shared_tensors.h): safetensors notes those of its tensors in its metadata; an archive, where they
-// are among the names, stores their bytes once.
+// Both write the tensors of these names, which have been found to be storable. `aliases` are names
+// of tensors that have another name too (shared_tensors.h): safetensors notes those of its tensors
+// in its metadata; an archive, where they are among the names, stores their bytes once.
 void write_safetensors(const std::vector<std::string>& names, const StateDict& state,
                        const std::map<std::string, std::string>& aliases,
                        std::optional<c10::ScalarType> dtype, format::ByteSink& sink);

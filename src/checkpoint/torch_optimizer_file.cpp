@@ -1,12 +1,13 @@
-// Optimizers that torch::save of C++ wrote. Their file is an archive of TorchScript: modules without code, whose
-// attributes are
+// Optimizers that torch::save of C++ wrote. Their file is an archive of TorchScript: modules
+// without code, whose attributes are
 //
 //   pytorch_version  "1.5.0"
 //   state            {"<address>": {"step": 3, "exp_avg": tensor, ...}}
 //   param_groups     {"param_groups/size": tensor, "param_groups/0": {"params/size": tensor, "params/0": "<address>",
 //                     "options": {"lr": 0.1, ...}}}
 //
-// where an address is that of a parameter in the process that saved. Options and fields have the names of Python.
+// where an address is that of a parameter in the process that saved. Options and fields have the
+// names of Python.
 #include <ATen/core/Tensor.h>
 
 #include <torch/optim/optimizer.h>

@@ -18,7 +18,8 @@ double waiting(const track::RankTimes& rank) {
   return 100 * (times.of(Phase::reduction) + times.of(Phase::exchange)) / times.total;
 }
 
-// Ranks of a training take the same time for a step: the slowest is the one that waits least for the others.
+// Ranks of a training take the same time for a step: the slowest is the one that waits least for
+// the others.
 void show_slowest(const std::vector<track::RankTimes>& ranks) {
   if (ranks.size() < 2) return;
   const auto [least, most] = std::ranges::minmax_element(ranks, {}, waiting);

@@ -35,7 +35,8 @@ void end_capture_of(State& generator) {
 
 }  // namespace
 
-// torch's own, which leaves the allocator and the generator in the middle of a capture when it fails.
+// torch's own, which leaves the allocator and the generator in the middle of a capture when it
+// fails.
 struct CudaGraph::Impl : at::cuda::CUDAGraph {
   bool is_valid() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -13,8 +13,8 @@
 
 namespace accelerant::format {
 
-// What is written goes to a new file in the same folder, which takes the place of the old one by renaming. A
-// file that is open or mapped elsewhere keeps its old content there.
+// What is written goes to a new file in the same folder, which takes the place of the old one by
+// renaming. A file that is open or mapped elsewhere keeps its old content there.
 //
 // Destroying an AtomicFile that was not committed removes what was written; the old file stays.
 class AtomicFile final : public ByteSink {

@@ -16,14 +16,15 @@ struct Cpu {
   int core = 0;     // in the package; threads of one core have the same
 };
 
-// Part `index` of `count` about equal parts, in which the threads of a core stay together as far as possible, and
-// neighbouring parts are in one package. With fewer cpus than parts, parts share.
+// Part `index` of `count` about equal parts, in which the threads of a core stay together as far as
+// possible, and neighbouring parts are in one package. With fewer cpus than parts, parts share.
 std::vector<int> part_of(std::vector<Cpu> cpus, int64_t index, int64_t count);
 
 // Those that the calling thread may run on now.
 std::vector<Cpu> usable_cpus();
 
-// All threads of the process run on these from now on, and those that they start. An Error if the system refuses.
+// All threads of the process run on these from now on, and those that they start. An Error if the
+// system refuses.
 void set_cpu_affinity(const std::vector<int>& numbers);
 
 }  // namespace accelerant

@@ -26,8 +26,8 @@ class Fd {
     fd_ = fd;
   }
 
-  // For files that were written: what the system says then may be an error of an earlier write. False if it
-  // is, with errno. A signal is no error: the descriptor is gone then, too.
+  // For files that were written: what the system says then may be an error of an earlier write.
+  // False if it is, with errno. A signal is no error: the descriptor is gone then, too.
   bool close() { return ::close(std::exchange(fd_, -1)) == 0 || errno == EINTR; }
 
  private:

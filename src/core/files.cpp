@@ -169,7 +169,8 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const std::stri
   while (!bytes.empty()) {
     const ssize_t done = ::write(descriptor, bytes.data(), bytes.size());
     if (done < 0 && errno == EINTR) continue;
-    // No system should say that it took nothing; waiting for it to change its mind could last for ever.
+    // No system should say that it took nothing; waiting for it to change its mind could last for
+    // ever.
     if (done <= 0) throw_system_error(path + " cannot be written", done < 0 ? errno : ENOSPC);
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }

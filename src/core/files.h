@@ -1,5 +1,5 @@
-// Folders and files, by POSIX calls only: programs that link libtorch link this too, and CUDA builds of libtorch
-// export parts of an older std::filesystem.
+// Folders and files, by POSIX calls only: programs that link libtorch link this too, and CUDA
+// builds of libtorch export parts of an older std::filesystem.
 //
 // What fails throws an Error that names the path and the system's reason.
 #pragma once
@@ -16,7 +16,8 @@ namespace accelerant {
 // "problem: got <the system's reason>; <what to do about it, where that is known>".
 [[noreturn]] void throw_system_error(const std::string& problem, int error_number);
 
-// A symbolic link is a path that exists, wherever it leads; as a folder or a file it is what it leads to.
+// A symbolic link is a path that exists, wherever it leads; as a folder or a file it is what it
+// leads to.
 bool path_exists(const std::string& path);
 bool is_link(const std::string& path);
 bool is_folder(const std::string& path);
@@ -34,7 +35,8 @@ std::string name_of(const std::string& path);
 // The names in a folder, without "." and "..", in alphabetical order.
 std::vector<std::string> entries_of(const std::string& folder);
 
-// With all folders above it, and so that new ones survive a crash of the machine. One that is there already is fine.
+// With all folders above it, and so that new ones survive a crash of the machine. One that is there
+// already is fine.
 void make_folders(const std::string& path);
 
 // One that is there already is an Error.
@@ -43,7 +45,8 @@ void make_folder(const std::string& path);
 // Atomic; what has the new name already is replaced, but a folder must be empty for that.
 void rename_path(const std::string& from, const std::string& to);
 
-// Atomic: each gets the other's name. False, and nothing is done, on systems and disks that cannot do it.
+// Atomic: each gets the other's name. False, and nothing is done, on systems and disks that cannot
+// do it.
 bool exchange_paths(const std::string& one, const std::string& other);
 
 // What is not there is fine. Symbolic links are removed, not followed.

@@ -3,9 +3,9 @@
 
 namespace accelerant {
 
-// Lets malloc keep freed memory for the next step, instead of giving it back to the system and clearing new pages
-// for the same gradients again. Does nothing where the environment already says something about malloc, and
-// with other libraries than glibc. For the whole process.
+// Lets malloc keep freed memory for the next step, instead of giving it back to the system and
+// clearing new pages for the same gradients again. Does nothing where the environment already says
+// something about malloc, and with other libraries than glibc. For the whole process.
 void keep_freed_memory();
 
 }  // namespace accelerant

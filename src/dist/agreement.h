@@ -1,5 +1,6 @@
-// Whether all processes are about to do the same. Each tells the others what it has; where that does not
-// fit, all of them throw an Error that lists every one.
+// Whether all processes are about to do the same. Each tells the others what it has; where that
+// does not fit, all of them throw an Error that lists every one. The message goes over the control
+// group, so no GPU is waited for, and is short enough for one exchange as a rule (message.h).
 #pragma once
 
 #include <c10/core/DeviceType.h>

@@ -198,8 +198,8 @@ BatchStatistics gather_statistics(const World& world, const at::Tensor& input) {
   const at::Tensor vars = all.narrow(1, channels, channels);
   const at::Tensor counts = all.narrow(1, 2 * channels, 1);
   const at::Tensor total = counts.sum().view({1});
-  // Everything stays on the device, whose results the host does not wait for. Processes without rows have the
-  // share 0.
+  // Everything stays on the device, whose results the host does not wait for. Processes without
+  // rows have the share 0.
   const at::Tensor shares = counts.div(total.clamp_min(1));
   const at::Tensor mean = means.mul(shares).sum(0);
   const at::Tensor distances = means.sub(mean);

@@ -11,7 +11,8 @@
 
 namespace accelerant::dist {
 
-// Whether tensors of the World's device are exchanged on it, in order with its kernels, without the host.
+// Whether tensors of the World's device are exchanged on it, in order with its kernels, without the
+// host.
 bool exchanges_on_device(const World& world);
 
 // Why no graph can hold the exchange, whatever comes; empty if one can.
@@ -26,15 +27,17 @@ std::string why_not_captured_yet(const DataParallel& model);
 // Counts up whenever the memory that is exchanged, or its order, becomes another.
 int64_t exchange_generation(const DataParallel& model);
 
-// The stream on which the gradients of the model are added up and exchanged is the one that was current when its
-// exchange was set up, or when another holder of its graph came first.
+// The stream on which the gradients of the model are added up and exchanged is the one that was
+// current when its exchange was set up, or when another holder of its graph came first.
 bool is_on_stream(const DataParallel& model, const c10::Stream& stream);
 
-// Sets the exchange up anew, on the current stream, as far as the program holds no graph of the model. All that was
-// learnt stays. An iteration that waits_for_backward() is given up. Exchanges nothing.
+// Sets the exchange up anew, on the current stream, as far as the program holds no graph of the
+// model. All that was learnt stays. An iteration that waits_for_backward() is given up. Exchanges
+// nothing.
 void move_to_current_stream(DataParallel& model);
 
-// Exchanges of messages between hosts so far: of objects, and of descriptions of tensors before gather() and reduce().
+// Exchanges of messages between hosts so far: of objects, and of descriptions of tensors before
+// gather() and reduce().
 int64_t exchanged_messages(const World& world);
 
 // Whether the next forward hands on the buffers of rank 0.

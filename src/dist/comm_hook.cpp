@@ -15,7 +15,8 @@
 namespace accelerant::dist {
 namespace {
 
-// The bucket in another type, summed and cast back. It is divided first, as 16-bit sums might overflow.
+// The bucket in another type, summed and cast back. It is divided first, as 16-bit sums might
+// overflow.
 class CastReduction final : public BucketReduction {
  public:
   CastReduction(const GroupPtr& group, const at::Tensor& buffer, c10::ScalarType dtype)
@@ -90,12 +91,13 @@ void require_dense(const at::Tensor& buffer) {
                            .hint = "use CommHook::no"});
 }
 
-// The Reducer calls runHook for bucket after bucket while backward runs, waits for the futures at its end,
-// and then calls parseHookResult for each, in the same order. PowerSGD has to exchange a second time when
-// the first exchange is done. Python does so in a callback of the first one's future; with Gloo that runs
-// whenever, on Gloo's threads: two buckets can start their exchanges in another order on another process,
-// and block both threads that would have to serve them. Here it is parseHookResult that goes on, at a time
-// that is the same everywhere; the first exchanges, the large ones, still overlap with backward.
+// The Reducer calls runHook for bucket after bucket while backward runs, waits for the futures at
+// its end, and then calls parseHookResult for each, in the same order. PowerSGD has to exchange a
+// second time when the first exchange is done. Python does so in a callback of the first one's
+// future; with Gloo that runs whenever, on Gloo's threads: two buckets can start their exchanges in
+// another order on another process, and block both threads that would have to serve them. Here it
+// is parseHookResult that goes on, at a time that is the same everywhere; the first exchanges, the
+// large ones, still overlap with backward.
 class Hook final : public SavedHook {
  public:
   explicit Hook(std::unique_ptr<Compressor> compressor) : compressor_(std::move(compressor)) {}

@@ -1,4 +1,5 @@
-// What a comm hook is made of: a Compressor, which starts a BucketReduction for each bucket of each step.
+// What a comm hook is made of: a Compressor, which starts a BucketReduction for each bucket of each
+// step.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -10,8 +11,8 @@
 
 namespace accelerant::dist {
 
-// The exchange of one bucket in one step. Every process makes the same calls in the same order: start for
-// each bucket during backward, then advance for each, then finish for each.
+// The exchange of one bucket in one step. Every process makes the same calls in the same order:
+// start for each bucket during backward, then advance for each, then finish for each.
 class BucketReduction {
  public:
   virtual ~BucketReduction() = default;
@@ -30,10 +31,12 @@ class Compressor {
   // May read and write the bucket's buffer until finish.
   virtual std::unique_ptr<BucketReduction> start(c10d::GradBucket& bucket) = 0;
 
-  // What the next steps of this process depend on; nothing for one that remembers nothing. Between steps.
+  // What the next steps of this process depend on; nothing for one that remembers nothing. Between
+  // steps.
   virtual NamedState state_dict() const { return {}; }
 
-  // Throws Error, before anything is changed, if the values cannot be. Without values it starts anew.
+  // Throws Error, before anything is changed, if the values cannot be. Without values it starts
+  // anew.
   virtual void load_state_dict(const NamedState& /*state*/) {}
 };
 

@@ -69,7 +69,8 @@ class Converter {
     return replacement;
   }
 
-  // Containers have a list of their own beside the registered children, and it is the one they call.
+  // Containers have a list of their own beside the registered children, and it is the one they
+  // call.
   static void put(Module& parent, const std::shared_ptr<Module>& original,
                   const std::shared_ptr<SyncBatchNormImpl>& replacement) {
     if (auto* sequential = parent.as<torch::nn::Sequential>()) {

@@ -17,8 +17,8 @@ namespace {
 
 constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;
 
-// One node behind all outputs. If the loss uses only some of them, the others still pass on an (undefined)
-// gradient, so that the Reducer hears of every parameter it has found in the graph.
+// One node behind all outputs. If the loss uses only some of them, the others still pass on an
+// (undefined) gradient, so that the Reducer hears of every parameter it has found in the graph.
 struct OutputSink : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     return std::move(gradients);
@@ -69,8 +69,9 @@ void broadcast(const World& world, const char* name, const std::vector<at::Tenso
   });
 }
 
-// Names the exchange of gradients until the end of the backward that runs, for a backward that nobody knew
-// would exchange. Shares the World, since the engine may hold what a failed backward leaves a little longer.
+// Names the exchange of gradients until the end of the backward that runs, for a backward that
+// nobody knew would exchange. Shares the World, since the engine may hold what a failed backward
+// leaves a little longer.
 void name_exchange(const std::shared_ptr<World>& world) {
   struct Named {
     std::shared_ptr<World> world;
@@ -84,8 +85,8 @@ void name_exchange(const std::shared_ptr<World>& world) {
     }
   };
   auto named = std::make_shared<Named>(world);
-  // The engine calls back in the order of registration, and the Reducer registers its wait for the others
-  // later than this. So what comes after that is registered when the engine begins to call.
+  // The engine calls back in the order of registration, and the Reducer registers its wait for the
+  // others later than this. So what comes after that is registered when the engine begins to call.
   auto& engine = torch::autograd::Engine::get_default_engine();
   engine.queue_callback([&engine, named = std::move(named)]() mutable {
     engine.queue_callback([named = std::move(named)]() mutable {
@@ -112,8 +113,8 @@ void DataParallel::State::broadcast_buffers(int source) {
       versions.emplace_back(tensor, tensor._version());
   }
   broadcast(*world, "giving the buffers to all processes", tensors, source);
-  // Forwards that still wait for their backward may have saved a buffer. The exchange shall not count as a
-  // change that makes this backward fail.
+  // Forwards that still wait for their backward may have saved a buffer. The exchange shall not
+  // count as a change that makes this backward fail.
   for (const auto& [tensor, version] : versions) {
     c10::VariableVersion counter = torch::autograd::impl::version_counter(tensor);
     counter.set_version(version);
@@ -183,8 +184,8 @@ void DataParallel::State::reach_output(bool synchronised) {
   if (!reducer->is_armed() && !synchronised) return;
   require_part_in_join();
   if (!reducer->is_armed()) {
-    // A second backward after synchronised forwards: what the first one left is the same everywhere, so
-    // reducing the sum again gives the average of both.
+    // A second backward after synchronised forwards: what the first one left is the same
+    // everywhere, so reducing the sum again gives the average of both.
     if (options.find_unused_parameters || options.static_graph) {
       throw Error(ErrorDetails{
           .problem = "A second backward() after forwards that synchronise",
@@ -222,8 +223,8 @@ void DataParallel::before_forward(bool synchronise) {
     state.reducer->prepare_for_forward();
   }
   if (!state.reducer->is_armed()) state.requested.reset();
-  // The outputs of a synchronised forward are gone without a backward (it was only to be looked at). The next
-  // backward is that of this forward, and not to be exchanged.
+  // The outputs of a synchronised forward are gone without a backward (it was only to be looked
+  // at). The next backward is that of this forward, and not to be exchanged.
   const bool is_stale =
       state.reducer->is_armed() && !state.reducer->is_unfinished() && state.armed_graph.expired();
   if (!synchronise && is_stale) state.reducer->disarm();

@@ -195,8 +195,8 @@ class SavedState {
   std::map<std::string, size_t> index_of_;
 };
 
-// Gradients of zeros for these parameters and none for the others: the next Reducer makes views of those there
-// are.
+// Gradients of zeros for these parameters and none for the others: the next Reducer makes views of
+// those there are.
 void reset_gradients(DataParallel::State& state, const std::vector<size_t>& defined) {
   for (const size_t index : state.trained) state.parameters[index].value.mutable_grad().reset();
   for (const size_t index : defined) {

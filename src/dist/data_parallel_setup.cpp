@@ -15,7 +15,8 @@ namespace accelerant::dist {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
-// Smaller ones are no faster on 2 cores, and on 16 cores, where every exchange competes with more threads, slower.
+// Smaller ones are no faster on 2 cores, and on 16 cores, where every exchange competes with more
+// threads, slower.
 constexpr double kDefaultCap = 25;
 
 std::vector<NamedParameter> each_once(const std::vector<NamedParameter>& parameters) {
@@ -66,8 +67,8 @@ BucketSizes bucket_sizes(const DataParallelOptions& options) {
 
 std::vector<std::vector<size_t>> first_buckets(const DataParallelOptions& options,
                                                const compat::ReducerArguments& arguments) {
-  // The order in which gradients come is known after the first iteration, when the Reducer makes its
-  // buckets anew. Until then everything is in one, unless that would never happen.
+  // The order in which gradients come is known after the first iteration, when the Reducer makes
+  // its buckets anew. Until then everything is in one, unless that would never happen.
   const bool order_will_be_known = options.static_graph || !options.find_unused_parameters;
   std::vector<size_t> limits = {static_cast<size_t>(arguments.first_bucket_bytes),
                                 static_cast<size_t>(arguments.bucket_bytes)};

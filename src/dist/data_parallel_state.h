@@ -18,7 +18,8 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
         Buffers buffers, const DataParallelOptions& options);
   ~State();
 
-  // A new Reducer in place of the one there may be, with the hook. Of its own buckets unless some are given.
+  // A new Reducer in place of the one there may be, with the hook. Of its own buckets unless some
+  // are given.
   void make_reducer(std::vector<std::vector<size_t>> buckets = {});
   void drop_reducer();
 
@@ -34,8 +35,8 @@ struct DataParallel::State : std::enable_shared_from_this<DataParallel::State> {
   // When backward() comes to an output of a forward.
   void reach_output(bool synchronised);
 
-  // An Error if parameters take part that did not when the Reducer was made, or if the model is not part of
-  // the join that is under way.
+  // An Error if parameters take part that did not when the Reducer was made, or if the model is not
+  // part of the join that is under way.
   void check_iteration() const;
   void require_part_in_join() const;
 

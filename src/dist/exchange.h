@@ -1,5 +1,5 @@
-// Every exchange between processes goes through here, so that all of them are named in errors and to the
-// monitor, and can be made to fail in tests.
+// Every exchange between processes goes through here, so that all of them are named in errors and
+// to the monitor, and can be made to fail in tests.
 #pragma once
 
 #include <exception>
@@ -38,8 +38,8 @@ auto exchange(const World& world, const char* name, F& f) {
 
 }  // namespace detail
 
-// Calls f(groups), in which all processes take part, in the same order of calls. The name must be a literal,
-// and the same on all. For what processes without inputs follow in a join_uneven().
+// Calls f(groups), in which all processes take part, in the same order of calls. The name must be a
+// literal, and the same on all. For what processes without inputs follow in a join_uneven().
 template <class F>
 auto exchange_joined(const World& world, const char* name, F&& f) {
   const auto operation = WorldAccess::progress(world).collective(name);

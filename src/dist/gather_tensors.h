@@ -1,5 +1,5 @@
-// The parts of gather and pad_across_processes that other collectives use. Shapes must have been agreed
-// on.
+// The parts of gather and pad_across_processes that other collectives use. Shapes must have been
+// agreed on.
 #pragma once
 
 #include <ATen/core/Tensor.h>

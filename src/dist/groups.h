@@ -1,4 +1,5 @@
-// What a World is made of, in the types of c10d. A heavy header: only for sources that talk to c10d.
+// What a World is made of, in the types of c10d. A heavy header: only for sources that talk to
+// c10d.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -17,11 +18,12 @@ struct Groups {
   // For tensors on the CPU and on the World's device.
   c10::intrusive_ptr<c10d::ProcessGroup> data;
 
-  // For tensors on the CPU only, always Gloo: barriers, shapes, objects. Apart from `data`, so that it
-  // works while the training's exchanges are under way, and never waits for a GPU.
+  // For tensors on the CPU only, always Gloo: barriers, shapes, objects. Apart from `data`, so that
+  // it works while the training's exchanges are under way, and never waits for a GPU.
   c10::intrusive_ptr<c10d::ProcessGroup> control;
 
-  // Calls of collectives so far, and of wait_for_everyone: the same on all processes if all is well.
+  // Calls of collectives so far, and of wait_for_everyone: the same on all processes if all is
+  // well.
   int64_t calls = 0;
   int64_t waits = 0;
   // Exchanges of messages between hosts so far.

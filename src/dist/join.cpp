@@ -137,7 +137,8 @@ void Join::follow_backward(DataParallel::State& state) {
     for (c10d::GradBucket& bucket : buckets) sums.push_back(state.reducer->run_comm_hook(bucket));
     if (state.options.find_unused_parameters && !state.options.static_graph) follow_used_map();
     for (const auto& sum : sums) state.reducer->finish_comm_hook(*sum);
-    // The order of gradients of a static graph is learnt in the second iteration, else in the first.
+    // The order of gradients of a static graph is learnt in the second iteration, else in the
+    // first.
     if (!learns_graph) state.reducer->push_rebuilt_params_for_all_indices();
   });
 }

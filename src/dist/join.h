@@ -1,5 +1,5 @@
-// Training when the processes have different numbers of batches: those that have ended go on taking part
-// in the exchanges of the others, with gradients of zero, until all have ended.
+// Training when the processes have different numbers of batches: those that have ended go on taking
+// part in the exchanges of the others, with gradients of zero, until all have ended.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,14 @@
 
 namespace accelerant::dist {
 
-// Runs `loop`, the training loop of this process, and then follows the others. Those with inputs must call
-// the models in the same order; forwards without gradients do not count. At the end all processes have the
-// models of one that ended last.
+// Runs `loop`, the training loop of this process, and then follows the others. Those with inputs
+// must call the models in the same order; forwards without gradients do not count. At the end all
+// processes have the models of one that ended last.
 void join_uneven(const std::vector<DataParallel*>& models, const JoinOptions& options,
                  const std::function<void()>& loop);
 
-// Of the models in a join_uneven(), while it lasts. Processes with inputs announce what they are about to
-// exchange, in a small exchange of its own that those without take part in.
+// Of the models in a join_uneven(), while it lasts. Processes with inputs announce what they are
+// about to exchange, in a small exchange of its own that those without take part in.
 class Join {
  public:
   Join(const std::vector<DataParallel*>& models, const JoinOptions& options);
@@ -26,7 +26,8 @@ class Join {
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
 
-  // Before a forward with gradients. Returns a rank with inputs, the same for all, whose buffers count.
+  // Before a forward with gradients. Returns a rank with inputs, the same for all, whose buffers
+  // count.
   int announce_forward(DataParallel::State& state, bool synchronise);
 
   // When a backward that reduces comes to the model.

@@ -16,8 +16,9 @@ inline std::string seconds_text(std::chrono::milliseconds time) {
   return c10::str(static_cast<double>(time.count()) / 1000, " s");
 }
 
-// Bytes of any length between all processes, over the control group; the base of objects and of the agreement about
-// tensors. Returns what each process sends, by rank. Short ones take one exchange, longer ones two.
+// Bytes of any length between all processes, over the control group; the base of objects and of the
+// agreement about tensors. Returns what each process sends, by rank. Short ones take one exchange,
+// longer ones two.
 std::vector<std::string> exchange_messages(const World& world, const char* name,
                                            const std::string& bytes);
 

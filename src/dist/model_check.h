@@ -8,7 +8,8 @@
 
 namespace accelerant::dist {
 
-// One line for each parameter, buffer and option that must be the same everywhere: "name\tdescription".
+// One line for each parameter, buffer and option that must be the same everywhere:
+// "name\tdescription".
 std::vector<std::string> describe_model(const std::vector<NamedParameter>& parameters,
                                         const std::vector<at::Tensor>& buffers,
                                         const DataParallelOptions& options);

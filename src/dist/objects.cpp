@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// A message that fits takes one exchange: its length goes with it. Latency hardly depends on the size
-// at this size, and most descriptions of batches fit.
+// A message that fits takes one exchange: its length goes with it. Latency hardly depends on the
+// size at this size, and most descriptions of batches fit.
 constexpr int64_t kFirstPart = 512;
 constexpr int64_t kLengthBytes = sizeof(int64_t);
 constexpr int64_t kInline = kFirstPart - kLengthBytes;

@@ -1,5 +1,5 @@
-// The linear algebra of PowerSGD, on batches of matrices (batch, rows, columns) with no more columns than
-// rows.
+// The linear algebra of PowerSGD, on batches of matrices (batch, rows, columns) with no more
+// columns than rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,12 @@ namespace accelerant::dist {
 // Makes the columns of each matrix orthonormal, in place. A column of zeros stays as it is.
 void orthogonalize_(at::Tensor matrices, double epsilon);
 
-// Replaces columns that nothing can be projected on any more, as they are 0 or not finite, by those of
-// another batch.
+// Replaces columns that nothing can be projected on any more, as they are 0 or not finite, by those
+// of another batch.
 void replace_unusable_columns_(at::Tensor matrices, const at::Tensor& replacement);
 
-// The seeds that numpy.random.RandomState(seed).randint(1_000_000_000) gives one after the other, so that
-// random matrices are those of torch's hooks.
+// The seeds that numpy.random.RandomState(seed).randint(1_000_000_000) gives one after the other,
+// so that random matrices are those of torch's hooks.
 class SeedSequence {
  public:
   // `draws` numbers of the generator have been used.

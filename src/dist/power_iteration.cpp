@@ -107,8 +107,8 @@ void PowerIteration::randomize_q(SeedSequence& seeds) {
   }
 }
 
-// A Q of zeros, from gradients that were 0 in one step, would stay 0 for ever and the matrix with it; one
-// that is not finite, from gradients that overflowed, would spoil all further steps.
+// A Q of zeros, from gradients that were 0 in one step, would stay 0 for ever and the matrix with
+// it; one that is not finite, from gradients that overflowed, would spoil all further steps.
 void PowerIteration::revive_q(const at::Tensor& q_random) {
   int64_t begin = 0;
   for (const Factored& part : parts_) {

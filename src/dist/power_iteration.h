@@ -11,12 +11,14 @@ namespace accelerant::dist {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// The two exchanges that approximate some matrices by the mean of their approximations. Refers to the options.
+// The two exchanges that approximate some matrices by the mean of their approximations. Refers to
+// the options.
 class PowerIteration {
  public:
   PowerIteration(const PowerSgdOptions& options, GroupPtr group);
 
-  // Takes the factors of the matrices, each (batch, n, m), from the memory, fills Q where it is new, and sends P.
+  // Takes the factors of the matrices, each (batch, n, m), from the memory, fills Q where it is
+  // new, and sends P.
   void start(const std::vector<at::Tensor>& matrices, BucketMemory& memory, SeedSequence& seeds);
 
   // Waits for P and sends Q.
@@ -26,7 +28,8 @@ class PowerIteration {
   void finish();
 
  private:
-  // Matrices of one shape, (batch, n, m), and their factors P (batch, n, rank) and Q (batch, m, rank).
+  // Matrices of one shape, (batch, n, m), and their factors P (batch, n, rank) and Q (batch, m,
+  // rank).
   struct Factored {
     at::Tensor matrices;
     at::Tensor p;

@@ -34,8 +34,8 @@ struct PowerSgdMemory {
 //   tensors  "0.error", "0.q", "0.q_random", ...
 NamedState state_of(const PowerSgdMemory& memory);
 
-// With copies of the tensors. Throws Error if the values cannot be. Tensors are not compared with the buckets,
-// which are not known here: those of another size are left out when the bucket comes.
+// With copies of the tensors. Throws Error if the values cannot be. Tensors are not compared with
+// the buckets, which are not known here: those of another size are left out when the bucket comes.
 PowerSgdMemory memory_of(const NamedState& state);
 
 }  // namespace accelerant::dist

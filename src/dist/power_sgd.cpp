@@ -16,13 +16,14 @@
 namespace accelerant::dist {
 namespace {
 
-// The part of a gradient that its approximation has left out. Of gradients that overflowed nothing is kept:
-// their step is skipped, and what is not finite would come back in every step after.
+// The part of a gradient that its approximation has left out. Of gradients that overflowed nothing
+// is kept: their step is skipped, and what is not finite would come back in every step after.
 at::Tensor error_of(const at::Tensor& gradients, const at::Tensor& approximation) {
   return gradients.sub(approximation).nan_to_num_(0.0, 0.0, 0.0);
 }
 
-// What both compressors share: whole gradients at first, then compressed ones, and the memory of buckets.
+// What both compressors share: whole gradients at first, then compressed ones, and the memory of
+// buckets.
 class PowerSgd : public Compressor {
  public:
   PowerSgd(const PowerSgdOptions& options, GroupPtr group)

@@ -64,7 +64,8 @@ Preemption::~Preemption() {
 }
 
 bool Preemption::at_boundary() {
-  // With uneven inputs processes make different numbers of updates, and only those with inputs come here.
+  // With uneven inputs processes make different numbers of updates, and only those with inputs come
+  // here.
   if (watcher_ && WorldAccess::groups(world_).join != nullptr) return false;
   ++updates_;
   const bool is_time = is_time_to_save();

@@ -9,8 +9,8 @@
 //     }
 //   }
 //
-// A signal to one process is enough: all processes return true after the same update. What signals do
-// meanwhile is in core/preemption_signals.h, how processes agree in preemption_watcher.h.
+// A signal to one process is enough: all processes return true after the same update. What signals
+// do meanwhile is in core/preemption_signals.h, how processes agree in preemption_watcher.h.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +24,26 @@ namespace accelerant::dist {
 
 class PreemptionWatcher;
 
-// Borrows the World, and must end before it. With several processes all must make theirs in the same order,
-// and pass the same number of boundaries. For the thread of the training.
+// Borrows the World, and must end before it. With several processes all must make theirs in the
+// same order, and pass the same number of boundaries. For the thread of the training.
 class Preemption {
  public:
   explicit Preemption(const World& world, std::vector<int> signals = {SIGTERM, SIGUSR1});
-  // The other processes are told that this one has left: if they are asked to save from now on, they go on
-  // instead, since a checkpoint needs all.
+  // The other processes are told that this one has left: if they are asked to save from now on,
+  // they go on instead, since a checkpoint needs all.
   ~Preemption();
   Preemption(const Preemption&) = delete;
   Preemption& operator=(const Preemption&) = delete;
 
-  // One more update is done. True: now is the time to save and stop, on all processes, and from now on always.
-  // Costs nothing but a counter, except once, after a signal: then it waits until all processes have
-  // answered when they can save, well below a second as a rule. Throws Error if a process does not answer within
-  // the timeout of the process group, naming it, or has failed. Inside a join_uneven() it does nothing: a
-  // request is served after it.
+  // One more update is done. True: now is the time to save and stop, on all processes, and from now
+  // on always. Costs nothing but a counter, except once, after a signal: then it waits until all
+  // processes have answered when they can save, well below a second as a rule. Throws Error if a
+  // process does not answer within the timeout of the process group, naming it, or has failed.
+  // Inside a join_uneven() it does nothing: a request is served after it.
   bool at_boundary();
 
-  // The signal that asks for it, to whichever process it went; 0: none. With several processes it is known
-  // from the agreement on.
+  // The signal that asks for it, to whichever process it went; 0: none. With several processes it
+  // is known from the agreement on.
   int signal() const;
 
   int64_t updates() const { return updates_; }

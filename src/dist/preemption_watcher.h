@@ -1,8 +1,8 @@
 // How processes that are asked to save and stop agree on when, without an exchange in each step.
 //
-// Signals reach processes at different times, or only one of them; all must save after the same update. Each
-// process has a thread with a connection of its own to the store, which looks every quarter of a second
-// whether somebody asks:
+// Signals reach processes at different times, or only one of them; all must save after the same
+// update. Each process has a thread with a connection of its own to the store, which looks every
+// quarter of a second whether somebody asks:
 //
 //   1. A process that has received a signal writes "request".
 //   2. A thread that sees it writes how many updates its process has passed. From then on the process stops at
@@ -10,8 +10,8 @@
 //   3. The last to answer writes "agreement": the largest of the answers plus one. Those that have stopped go
 //      on, so also those reach that update who wait for them in an exchange.
 //
-// Answers come from the threads, whatever the trainings are busy with. A process whose training has ended answers
-// that it has left; then nobody saves, since not all can.
+// Answers come from the threads, whatever the trainings are busy with. A process whose training has
+// ended answers that it has left; then nobody saves, since not all can.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -42,12 +42,12 @@ enum class Boundary {
   too_late  // go on: there was a request, but a process has left
 };
 
-// Thread-safe. The thread of run() may outlive all others: a call on a store whose process is stopped does not
-// come back.
+// Thread-safe. The thread of run() may outlive all others: a call on a store whose process is
+// stopped does not come back.
 class PreemptionWatcher {
  public:
-  // `store` is used by run() only. `local_signal` returns the signal that this process has received, 0 for none; it
-  // must be callable for ever.
+  // `store` is used by run() only. `local_signal` returns the signal that this process has
+  // received, 0 for none; it must be callable for ever.
   PreemptionWatcher(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size,
                     std::function<int()> local_signal, std::chrono::milliseconds interval);
 
@@ -62,7 +62,8 @@ class PreemptionWatcher {
   // One more update is done.
   Boundary count_update();
 
-  // False: nothing was agreed in this time. True without an agreement: there will be none, see failure().
+  // False: nothing was agreed in this time. True without an agreement: there will be none, see
+  // failure().
   bool await_agreement(std::chrono::milliseconds timeout);
 
   // What to do now, without a further update.
@@ -76,8 +77,8 @@ class PreemptionWatcher {
   // The processes that have not answered. Nothing if the store does not tell in this time.
   std::optional<std::vector<int64_t>> missing(std::chrono::milliseconds timeout);
 
-  // Tells the others that this process has left, unless it has answered. Waits for the end of the thread, but no
-  // longer than this.
+  // Tells the others that this process has left, unless it has answered. Waits for the end of the
+  // thread, but no longer than this.
   void stop(std::chrono::milliseconds timeout);
 
  private:

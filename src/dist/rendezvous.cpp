@@ -27,7 +27,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Whether the descriptor is still the socket that the launcher passed on: a program in between may have closed it.
+// Whether the descriptor is still the socket that the launcher passed on: a program in between may
+// have closed it.
 bool is_bound_to(int descriptor, int port) {
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
@@ -99,7 +100,8 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
     fcntl(*environment.listen_fd, F_SETFD, FD_CLOEXEC);  // not for children of this process
   }
   try {
-    // Others try again and again until it is there, and say nothing meanwhile. One of each machine should.
+    // Others try again and again until it is there, and say nothing meanwhile. One of each machine
+    // should.
     const bool is_beside_rank_0 = environment.process_index == environment.local_process_index;
     const int64_t speaker = is_beside_rank_0 && !environment.uses_agent_store ? 1 : 0;
     std::optional<Reminder> reminder;
@@ -161,8 +163,8 @@ void await_all(c10d::Store& store, const std::string& stage, const Environment& 
   const auto is_there = [&](int64_t rank) { return store.check({c10::str(stage, "/", rank)}); };
   store.set(c10::str(stage, "/", own), "1");
 
-  // Asks again and again: of a wait that ends by its time c10d would log warnings of its own. One key at a time,
-  // of the first that has not come: many processes ask the same store.
+  // Asks again and again: of a wait that ends by its time c10d would log warnings of its own. One
+  // key at a time, of the first that has not come: many processes ask the same store.
   int64_t first_missing = 0;
   const auto all_are_there = [&] {
     while (first_missing < size && (first_missing == own || is_there(first_missing)))

@@ -12,18 +12,17 @@ namespace accelerant::dist {
 
 inline constexpr std::chrono::milliseconds kFirstReminder = std::chrono::seconds(10);
 
-// The store of this process's run. Where there are several processes, the connection lasts as long as this
-// one: a second World uses it too. A process alone gets a new one in memory each time. Throws Error if it
-// cannot be served or reached. One process of each machine logs that it waits after `first_reminder`, and
-// again when twice the time has passed.
+// The store of this process's run. Where there are several processes, the connection lasts as long
+// as this one: a second World uses it too. A process alone gets a new one in memory each time.
+// Throws Error if it cannot be served or reached. One process of each machine logs that it waits
+// after `first_reminder`, and again when twice the time has passed.
 c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment,
                                          std::chrono::milliseconds timeout,
                                          std::chrono::milliseconds first_reminder = kFirstReminder);
 
-// Waits until every process has called this with the same store and stage, which says what they have done
-// ("joined"). The first process that is there
-// logs who is missing after `first_reminder`, and again when twice the time has passed. Throws Error that
-// names those missing.
+// Waits until every process has called this with the same store and stage, which says what they
+// have done ("joined"). The first process that is there logs who is missing after `first_reminder`,
+// and again when twice the time has passed. Throws Error that names those missing.
 void await_all(c10d::Store& store, const std::string& stage, const Environment& environment,
                std::chrono::milliseconds timeout,
                std::chrono::milliseconds first_reminder = kFirstReminder);

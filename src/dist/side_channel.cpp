@@ -35,7 +35,8 @@ constexpr const char* kAnnounce = "side_channel.announce";
 // Of a store: c10d's server refuses more than 8 MiB.
 constexpr size_t kLongestText = size_t{4} << 20;
 
-// For those it waits for, when another process has failed: their text may be on its way, or they may be dead.
+// For those it waits for, when another process has failed: their text may be on its way, or they
+// may be dead.
 constexpr milliseconds kGrace(1000);
 
 void check_length(const std::string& text) {
@@ -92,8 +93,8 @@ struct Sighting {
   std::vector<std::optional<Heartbeat>> heartbeats = {};  // of those that were looked at
 };
 
-// Keys of the store, all under "channel/<number of the channel>": of call n "<n>/<rank>" (collect), "<n>" and
-// "<n>/read" (announce); "ended/<rank>" and "ended" when processes have left the channel.
+// Keys of the store, all under "channel/<number of the channel>": of call n "<n>/<rank>" (collect),
+// "<n>" and "<n>/read" (announce); "ended/<rank>" and "ended" when processes have left the channel.
 struct Keys {
   std::string prefix;
 
@@ -118,8 +119,8 @@ std::vector<int64_t> ranks_of(const std::vector<Awaited>& awaited) {
   return ranks;
 }
 
-// The texts that are there: all of them, or those in front of the first that is missing, which is less to ask for.
-// Never reads a key that is not there: that would wait for it.
+// The texts that are there: all of them, or those in front of the first that is missing, which is
+// less to ask for. Never reads a key that is not there: that would wait for it.
 TextsByRank read_some(c10d::Store& store, const std::vector<Awaited>& awaited, bool all,
                       const AfterRead& after) {
   TextsByRank texts;
@@ -236,8 +237,8 @@ class StoreChannel : public SideChannel {
     });
   }
 
-  // Waits for these texts and returns them by rank, those of other ranks empty. Then calls after(store, key) for
-  // each.
+  // Waits for these texts and returns them by rank, those of other ranks empty. Then calls
+  // after(store, key) for each.
   std::vector<std::string> await(std::vector<Awaited> awaited, const AfterRead& after) {
     std::vector<std::string> texts(static_cast<size_t>(size_));
     const auto take = [&](bool all) {
@@ -316,8 +317,8 @@ class StoreChannel : public SideChannel {
                               .hint = "look at the end of its output"});
   }
 
-  // Process 0 looks at all; the others only at it and themselves, so that many processes do not all read what
-  // all write. They learn the rest when process 0 gives up.
+  // Process 0 looks at all; the others only at it and themselves, so that many processes do not all
+  // read what all write. They learn the rest when process 0 gives up.
   Sighting look(const std::vector<int64_t>& awaited) {
     std::vector<int64_t> watched;
     if (has_heartbeats_) {

@@ -15,8 +15,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The only one who talks to the store. It runs in a thread of its own, since a call on a store whose process
-// is stopped does not come back; it owns all it needs, so that such a thread can be left behind.
+// The only one who talks to the store. It runs in a thread of its own, since a call on a store
+// whose process is stopped does not come back; it owns all it needs, so that such a thread can be
+// left behind.
 class Courier {
  public:
   Courier(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)

@@ -1,7 +1,8 @@
 // A thread that talks to a store of c10d for others.
 //
-// A call on a store whose process is stopped does not come back, and cannot be cancelled. So that whoever needs
-// the answer can stop waiting for it, the thread owns all it needs and is left behind where it must be.
+// A call on a store whose process is stopped does not come back, and cannot be cancelled. So that
+// whoever needs the answer can stop waiting for it, the thread owns all it needs and is left behind
+// where it must be.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -31,8 +32,8 @@ class StoreCourier {
   // Takes over the store, which nobody else may use: a clone. The thread lasts until stop().
   static std::shared_ptr<StoreCourier> start(c10::intrusive_ptr<c10d::Store> store);
 
-  // What f(store) returns or throws. It may still run, or run later, when this throws Stopped or, at the
-  // deadline, NoAnswer: it must own what it uses.
+  // What f(store) returns or throws. It may still run, or run later, when this throws Stopped or,
+  // at the deadline, NoAnswer: it must own what it uses.
   template <class F>
   auto ask(F f, Clock::time_point deadline) {
     using Answer = decltype(f(std::declval<c10d::Store&>()));
@@ -45,8 +46,8 @@ class StoreCourier {
   // Does nothing until then. Throws Stopped.
   void pause_until(Clock::time_point time);
 
-  // Ends the thread after this last work, the errors of which nobody learns. Returns at once. Only the first
-  // call counts.
+  // Ends the thread after this last work, the errors of which nobody learns. Returns at once. Only
+  // the first call counts.
   void stop(Work last);
 
   // Waits for the end of the thread, but not for ever.

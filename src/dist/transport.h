@@ -1,5 +1,5 @@
-// The exchanges of c10d that collectives are made of, without its headers. Each waits for its end; on a
-// GPU it is the current stream that waits. Nothing is compared here.
+// The exchanges of c10d that collectives are made of, without its headers. Each waits for its end;
+// on a GPU it is the current stream that waits. Nothing is compared here.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -26,8 +26,8 @@ struct WorldAccess {
   // Null where processes do not watch each other.
   static Monitor* monitor(const World& world);
 
-  // Calls f right before the groups end, for what must not outlive them, unless the result is gone by
-  // then.
+  // Calls f right before the groups end, for what must not outlive them, unless the result is gone
+  // by then.
   static std::shared_ptr<void> before_close(World& world, std::function<void()> f);
 };
 

@@ -109,7 +109,8 @@ std::uint16_t float_to_half(float value) {
   } else if (magnitude >= rounds_to_infinity) {
     half = 0x7c00U;
   } else if (magnitude < smallest_normal) {
-    // The last bit of floats near 0.5 is worth what the last bit of a subnormal half is: adding rounds as we need it.
+    // The last bit of floats near 0.5 is worth what the last bit of a subnormal half is: adding
+    // rounds as we need it.
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
            std::bit_cast<std::uint32_t>(0.5F);
   } else {

@@ -1,5 +1,6 @@
-// Converts between the floating-point types of 16 bits and more, as torch does on a CPU: to the nearest value, of two
-// equally near ones to the even one; what is too large becomes infinite; NaN stays NaN.
+// Converts between the floating-point types of 16 bits and more, as torch does on a CPU: to the
+// nearest value, of two equally near ones to the even one; what is too large becomes infinite; NaN
+// stays NaN.
 //
 //   convert_floats(DType::f32, source, DType::bf16, target);   // target has half the bytes
 //
@@ -28,8 +29,9 @@ std::uint16_t float_to_half(float value);
 float bfloat16_to_float(std::uint16_t bits);
 std::uint16_t float_to_bfloat16(float value);
 
-// Converts all of `source`. The bytes, little-endian, need not be aligned; `target` must hold as many elements as
-// `source`, and both types must be convertible: an Error otherwise. Returns how many finite values became infinite.
+// Converts all of `source`. The bytes, little-endian, need not be aligned; `target` must hold as
+// many elements as `source`, and both types must be convertible: an Error otherwise. Returns how
+// many finite values became infinite.
 std::uint64_t convert_floats(DType from, std::span<const std::byte> source, DType to,
                              std::span<std::byte> target);
 

@@ -1,4 +1,5 @@
-// Numbers of file formats, byte by byte, so that neither alignment nor this machine's order matters; and their texts.
+// Numbers of file formats, byte by byte, so that neither alignment nor this machine's order
+// matters; and their texts.
 #pragma once
 
 #include <cstddef>

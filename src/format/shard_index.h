@@ -37,9 +37,9 @@ struct ShardIndex {
 // The index of a plan that is sharded.
 ShardIndex index_of(const ShardPlan& plan);
 
-// Throws Error, which begins with `label`, for what is no index, for names that are there twice, and for
-// names of files that check_shard_name refuses. Reading a file expects the extension that its own name has:
-// that of "pytorch_model.bin.index.json" is ".bin".
+// Throws Error, which begins with `label`, for what is no index, for names that are there twice,
+// and for names of files that check_shard_name refuses. Reading a file expects the extension that
+// its own name has: that of "pytorch_model.bin.index.json" is ".bin".
 ShardIndex parse_shard_index(std::string_view json, const std::string& label = "index",
                              const std::string& extension = ".safetensors");
 ShardIndex read_shard_index(const std::string& path);
@@ -48,8 +48,9 @@ ShardIndex read_shard_index(const std::string& path);
 // newline.
 std::string print_shard_index(const ShardIndex& index);
 
-// Throws Error, which begins with `label`, unless `file` stays in its folder, on Linux and on Windows:
-// relative, without drive and without "..", and with the extension. Subfolders are allowed.
+// Throws Error, which begins with `label`, unless `file` stays in its folder, on Linux and on
+// Windows: relative, without drive and without "..", and with the extension. Subfolders are
+// allowed.
 void check_shard_name(const std::string& file, const std::string& label = "index",
                       const std::string& extension = ".safetensors");
 

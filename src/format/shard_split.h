@@ -14,9 +14,10 @@
 
 namespace accelerant::format {
 
-// The number of bytes in a text like "10GB", "1.5 MB" or "5GiB", for options that limit sizes. KB, MB,
-// GB and TB are powers of 1000, KiB, MiB, GiB and TiB powers of 1024; upper and lower case are the
-// same, and "b" is a byte too, as in huggingface_hub. A unit is needed. Fractions of a byte are dropped.
+// The number of bytes in a text like "10GB", "1.5 MB" or "5GiB", for options that limit sizes. KB,
+// MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB powers of 1024; upper and lower case are
+// the same, and "b" is a byte too, as in huggingface_hub. A unit is needed. Fractions of a byte are
+// dropped.
 std::uint64_t parse_byte_size(std::string_view text);
 
 // Names of files: "model.safetensors" alone, else "model-00001-of-00003.safetensors".
@@ -35,8 +36,8 @@ struct TensorToPlace {
   std::string name = {};    // each once
   std::uint64_t bytes = 0;  // of its data in a file
 
-  // Tensors of the same number share their memory: they stay in one file, and their bytes count once,
-  // as those of the first of them. Default: shares with none.
+  // Tensors of the same number share their memory: they stay in one file, and their bytes count
+  // once, as those of the first of them. Default: shares with none.
   std::optional<std::uint64_t> storage = {};
 };
 
@@ -52,8 +53,8 @@ struct ShardPlan {
   bool is_sharded() const { return shards.size() > 1; }
 };
 
-// Fills files one after the other in the given order, each up to `max_bytes`. A tensor that is larger
-// by itself gets a file by itself, at once.
+// Fills files one after the other in the given order, each up to `max_bytes`. A tensor that is
+// larger by itself gets a file by itself, at once.
 ShardPlan split_into_shards(std::span<const TensorToPlace> tensors, std::uint64_t max_bytes,
                             const ShardNaming& naming = {});
 

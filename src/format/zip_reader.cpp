@@ -26,8 +26,8 @@ struct Entry {
   uint64_t header_offset = 0;
 };
 
-// Fills in the numbers that are in the extra fields because they have more than 32 bits. False if one is
-// missing or the fields are damaged.
+// Fills in the numbers that are in the extra fields because they have more than 32 bits. False if
+// one is missing or the fields are damaged.
 bool read_extra_fields(std::span<const std::byte> extra, Entry& entry) {
   std::vector<uint64_t*> wanted;
   for (uint64_t* number : {&entry.size, &entry.packed_size, &entry.header_offset}) {

@@ -1,8 +1,8 @@
-// Cross entropy of logits and the indices of classes, behind raw pointers: no torch header is needed to compile or to
-// call the CUDA kernels.
+// Cross entropy of logits and the indices of classes, behind raw pointers: no torch header is
+// needed to compile or to call the CUDA kernels.
 //
-// Logits are read once in either direction and in the type they have; rows are computed in float32 and summed up in
-// float64.
+// Logits are read once in either direction and in the type they have; rows are computed in float32
+// and summed up in float64.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,8 @@ struct LossGradient {
 
 namespace cuda {
 
-// losses[i] and statistics[i] of each row. A class that does not exist stops the device, as it does in torch.
+// losses[i] and statistics[i] of each row. A class that does not exist stops the device, as it does
+// in torch.
 void cross_entropy(const LogitRows& logits, const ClassTargets& targets, RowStatistics* statistics,
                    float* losses, void* stream);
 

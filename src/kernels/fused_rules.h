@@ -1,8 +1,8 @@
-// The arithmetic of optimizers for one element, shared by the CPU loops and the CUDA kernels. Includes nothing of
-// torch.
+// The arithmetic of optimizers for one element, shared by the CPU loops and the CUDA kernels.
+// Includes nothing of torch.
 //
-// Everything used in loops is always inlined: the CPU loops are compiled once for each instruction set, and the
-// linker must not pick one copy of a function for all of them.
+// Everything used in loops is always inlined: the CPU loops are compiled once for each instruction
+// set, and the linker must not pick one copy of a function for all of them.
 #pragma once
 
 #include <cmath>
@@ -18,8 +18,8 @@
 
 namespace accelerant::kernels {
 
-// What is done to an element. Options that change the tensors involved are rules of their own, so that the loops
-// have no branches.
+// What is done to an element. Options that change the tensors involved are rules of their own, so
+// that the loops have no branches.
 enum class Rule : std::uint8_t {
   sgd,
   sgd_momentum,

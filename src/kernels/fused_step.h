@@ -1,8 +1,13 @@
-// The two passes of a fused optimizer step, behind raw pointers: no torch header is needed to compile or to call
-// the CUDA ones.
+// The two passes of a fused optimizer step, behind raw pointers: no torch header is needed to
+// compile or to call the CUDA ones.
 //
-// All tensors of the step lie in tables in the memory of the device, each cut into chunks; a block of threads
-// works on one chunk, or each of its warps on a small one. So a pass is one launch whatever the number of tensors.
+// All tensors of the step lie in tables in the memory of the device, each cut into chunks; a block
+// of threads works on one chunk, or each of its warps on a small one. So a pass is one launch
+// whatever the number of tensors.
+//
+// The first pass reads all gradients once: the sum of their squares, and whether all are finite.
+// The second multiplies them by one coefficient, which stands for the loss scale, a factor of the
+// caller and clipping, and updates parameters and states, or changes nothing after an overflow.
 #pragma once
 
 #include <cstdint>
@@ -110,7 +115,8 @@ struct StepSegment {
 
 namespace cuda {
 
-// Bytes of scratch memory on the device, set to zero once: counters that each launch leaves at zero.
+// Bytes of scratch memory on the device, set to zero once: counters that each launch leaves at
+// zero.
 inline constexpr std::int64_t kStepScratchBytes = 256;
 inline constexpr int kMostSegments = 60;
 

@@ -8,8 +8,8 @@ namespace accelerant::launch {
 // Makes the folder and those above it. A folder that cannot be made or written to is an Error.
 void make_writable_folders(const std::string& path);
 
-// Makes a folder in one that exists. False if there is something of this name already; whatever else
-// prevents it is an Error.
+// Makes a folder in one that exists. False if there is something of this name already; whatever
+// else prevents it is an Error.
 bool make_new_folder(const std::string& path);
 
 // A new folder in TMPDIR.

@@ -7,12 +7,19 @@
 // Every rank has torchrun's environment and a session of its own. What ranks write appears on this
 // process's standard output and standard error, each line with its rank. When a rank fails the
 // others are stopped, and what went wrong is the last thing on the screen. SIGINT, SIGTERM, SIGHUP,
-// SIGQUIT and SIGUSR1 to this process go to the ranks. When ranks end with exit code 75, since they were
-// asked to save and stop (core/error.h), the others have the time to do so too. No rank outlives this process, even if it is killed.
+// SIGQUIT and SIGUSR1 to this process go to the ranks. When ranks end with exit code 75, since they
+// were asked to save and stop (core/error.h), the others have the time to do so too. No rank
+// outlives this process, even if it is killed.
 //
 // For a process that does nothing else: it changes how this process takes signals and adopts
 // orphans while it runs, and must be called from its only thread. Programs that have more to do use
 // run_ranks (accelerant/launch/debug_launcher.h).
+//
+// A LaunchPlan is made of the options and the port is taken; then come attempts. run_rank_group
+// (rank_group.h) is one attempt, from the start of its processes to the end of the last: one poll
+// loop over output, ends of processes and signals. Output goes by lines through RankStream to the
+// Console, which never waits. report.h finds out who failed first. A Guardian kills what is left if
+// this process is killed itself.
 #pragma once
 
 #include <chrono>
@@ -83,8 +90,8 @@ struct LaunchOptions {
   // Default: 30 s.
   std::chrono::duration<double> grace = std::chrono::seconds(30);
 
-  // The same for ranks that are saving their state because they were asked to stop: longer, if it is more
-  // than grace, which need only cover the update that is under way. Default: 10 min.
+  // The same for ranks that are saving their state because they were asked to stop: longer, if it
+  // is more than grace, which need only cover the update that is under way. Default: 10 min.
   std::chrono::duration<double> saving_grace = std::chrono::minutes(10);
 
   // How often to look for ended ranks, besides being told at once by the kernel. Default: 0.1 s.
@@ -118,8 +125,8 @@ struct LaunchOptions {
 };
 
 struct LaunchResult {
-  // 0 if all ranks succeeded; 75 if they saved their state and ended on request; of the rank that failed first
-  // (128 + signal if one ended it); 128 + signal if one stopped the launcher.
+  // 0 if all ranks succeeded; 75 if they saved their state and ended on request; of the rank that
+  // failed first (128 + signal if one ended it); 128 + signal if one stopped the launcher.
   int exit_code = 0;
   int signal = 0;        // that stopped the launcher; 0: none
   int64_t restarts = 0;  // how often the ranks were started again

@@ -228,8 +228,8 @@ class RankGroup {
     bool failure = false;
     for (Member& member : members_) {
       if (member.ended || !collect(member)) continue;
-      // Ranks that miss another may end before it is seen that it was killed: by somebody else, as we have only
-      // asked so far.
+      // Ranks that miss another may end before it is seen that it was killed: by somebody else, as
+      // we have only asked so far.
       const bool was_killed = state_ == State::stopping && member.result.signal == SIGKILL;
       member.result.stopped = !by_itself && !was_killed;
       failure = failure || member.result.failed();

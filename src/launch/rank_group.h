@@ -47,7 +47,8 @@ using OnStillRunning =
     std::function<void(const std::vector<int64_t>& ended, const std::vector<int64_t>& running)>;
 
 struct RankGroupOptions {
-  // Between the polite signal and SIGKILL; between the end of a rank by request and the polite signal to others.
+  // Between the polite signal and SIGKILL; between the end of a rank by request and the polite
+  // signal to others.
   std::chrono::milliseconds grace = std::chrono::seconds(30);
 
   // The same where a rank says that it is saving its state. Not less than grace.
@@ -64,8 +65,8 @@ struct RankGroupOptions {
   std::optional<std::chrono::milliseconds> notice_after = {};
   OnStillRunning on_still_running = {};  // needed with notice_after
 
-  // Of a process that does nothing else but launch: its signals are passed on to the ranks (and stop the group,
-  // but for SIGUSR1: a rank that stops because of it says so by its exit code), and
+  // Of a process that does nothing else but launch: its signals are passed on to the ranks (and
+  // stop the group, but for SIGUSR1: a rank that stops because of it says so by its exit code), and
   // what ranks leave behind in their process groups gets the grace, too. Borrowed; may be null.
   SignalWatch* signals = nullptr;
   Guardian* guardian = nullptr;
@@ -77,8 +78,8 @@ struct RankGroupResult {
   bool timed_out = false;
 };
 
-// One thread, one event loop. As soon as one rank fails the others are stopped. Where a rank ends because it was
-// asked to (RankResult::preempted) the others are given the time to do the same.
+// One thread, one event loop. As soon as one rank fails the others are stopped. Where a rank ends
+// because it was asked to (RankResult::preempted) the others are given the time to do the same.
 RankGroupResult run_rank_group(std::vector<RankStart> starts, OutputReceiver& receiver,
                                const RankGroupOptions& options);
 

@@ -58,8 +58,8 @@ size_t error_lines_at(const std::vector<std::string_view>& lines, size_t at,
 }  // namespace
 
 std::optional<size_t> root_cause(const std::vector<RankResult>& ranks) {
-  // Those that only lost another rank come last; before them one that ended with a code of its own when it
-  // was already being stopped: it is likely to be the one that was lost.
+  // Those that only lost another rank come last; before them one that ended with a code of its own
+  // when it was already being stopped: it is likely to be the one that was lost.
   const auto group_of = [](const RankResult& rank) {
     const bool is_consequence = rank.error && rank.error->is_consequence;
     if (rank.failed() && !is_consequence) return 0;

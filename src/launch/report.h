@@ -23,14 +23,15 @@ std::string describe_end(const RankResult& rank);
 std::string describe_failure(const std::vector<RankResult>& ranks, size_t cause,
                              int64_t world_size);
 
-// "ranks 1 and 3 had ended with exit code 0 before": those that were through when others failed or were
-// stopped. Empty if there are none.
+// "ranks 1 and 3 had ended with exit code 0 before": those that were through when others failed or
+// were stopped. Empty if there are none.
 std::string describe_early_ends(const std::vector<RankResult>& ranks);
 
 // Whether ranks ended because they were asked to, and all others well.
 bool were_preempted(const std::vector<RankResult>& ranks);
 
-// "all ranks saved their state (exit code 75)", "rank 1 saved its state (exit code 75)". Empty if none did.
+// "all ranks saved their state (exit code 75)", "rank 1 saved its state (exit code 75)". Empty if
+// none did.
 std::string describe_preempted(const std::vector<RankResult>& ranks);
 
 // "rank 1 ended (exit code 0) 10 s ago; ranks 0 and 2 are still running".

@@ -15,8 +15,8 @@ class RunFolder {
  public:
   // In log_dir it takes <run_id>, or where this machine's ranks have files of an earlier run there
   // <run_id>_2 and so on: nothing is ever overwritten, not even by two launchers at once. Machines
-  // that share the folder have different ranks, so they share <run_id>, too; a machine that took no part in an
-  // earlier run of this name may then be one number behind.
+  // that share the folder have different ranks, so they share <run_id>, too; a machine that took no
+  // part in an earlier run of this name may then be one number behind.
   RunFolder(const LaunchOptions& options, const LaunchPlan& plan);
 
   // Where the files are, if the user cannot know it; else empty.

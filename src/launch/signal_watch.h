@@ -9,10 +9,10 @@
 
 namespace accelerant::launch {
 
-// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 do not end this thread's process but are read
-// here, and a closed pipe or a file that must not grow (ulimit -f) is an error of write() instead of
-// a signal. Signals that the process was told to ignore (nohup) stay ignored. For the only thread of
-// a process.
+// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 do not end this thread's process but
+// are read here, and a closed pipe or a file that must not grow (ulimit -f) is an error of write()
+// instead of a signal. Signals that the process was told to ignore (nohup) stay ignored. For the
+// only thread of a process.
 class SignalWatch {
  public:
   SignalWatch();

@@ -21,8 +21,8 @@ using torch::autograd::SavedVariableHooks;
 
 thread_local int recomputing = 0;
 
-// Ends a second forward that has made all that is needed. Not a std::exception, so that functions which catch
-// those let it pass.
+// Ends a second forward that has made all that is needed. Not a std::exception, so that functions
+// which catch those let it pass.
 struct AllRecomputed {};
 
 // What the second forward must find again.
@@ -55,8 +55,9 @@ struct Description {
   }
 };
 
-// A tensor that autograd saved in a checkpoint. Nodes of the graph own hooks, which own slots, which own the frame:
-// when backward is through with all of them, the inputs of the checkpoint are free.
+// A tensor that autograd saved in a checkpoint. Nodes of the graph own hooks, which own slots,
+// which own the frame: when backward is through with all of them, the inputs of the checkpoint are
+// free.
 struct Slot {
   std::shared_ptr<detail::CheckpointFrame> frame;
   at::Tensor value = {};  // from the second forward to its use
@@ -93,8 +94,8 @@ class CheckpointFrame final : public SavedTensorHookSource,
     return slot;
   }
 
-  // The tensor that was saved in the slot. Each is handed out once, as backward needs it once; if it is asked for again,
-  // the forward runs again.
+  // The tensor that was saved in the slot. Each is handed out once, as backward needs it once; if
+  // it is asked for again, the forward runs again.
   at::Tensor take(Slot& slot) {
     const std::lock_guard lock(mutex_);  // devices have threads of their own in backward
     if (!slot.value.defined()) recompute();
@@ -170,7 +171,8 @@ class DroppedTensor final : public SavedVariableHooks {
   std::shared_ptr<Slot> slot_;
 };
 
-// Collects what the second forward saves. Its graph is not used, unless the function itself runs a backward.
+// Collects what the second forward saves. Its graph is not used, unless the function itself runs a
+// backward.
 class SecondForward final : public SavedTensorHookSource {
  public:
   explicit SecondForward(CheckpointFrame& frame)

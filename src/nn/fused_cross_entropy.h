@@ -22,8 +22,8 @@ bool can_fuse_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
 at::Tensor fused_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                                const CrossEntropyRules& rules);
 
-// The gradient of the logits by torch's operations, so that it has gradients itself. `of_rows` is that of the loss of
-// each row: one number, or one for each.
+// The gradient of the logits by torch's operations, so that it has gradients itself. `of_rows` is
+// that of the loss of each row: one number, or one for each.
 at::Tensor cross_entropy_gradient(const at::Tensor& logits, const at::Tensor& targets,
                                   const CrossEntropyRules& rules, const at::Tensor& of_rows);
 

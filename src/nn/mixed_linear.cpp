@@ -28,10 +28,12 @@ at::Tensor product(const at::Tensor& left, const at::Tensor& right, at::ScalarTy
 
 at::Tensor as_rows(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
 
-// It takes everything twice: as it is, and cast, with the history of the cast. Gradients go to the former; those that
-// are to have gradients themselves go to the latter, which is what they depend on.
+// It takes everything twice: as it is, and cast, with the history of the cast. Gradients go to the
+// former; those that are to have gradients themselves go to the latter, which is what they depend
+// on.
 struct MixedLinear : torch::autograd::Function<MixedLinear> {
-  // The arguments of forward(). Without a bias the last two do not count as inputs, so they are the last.
+  // The arguments of forward(). Without a bias the last two do not count as inputs, so they are the
+  // last.
   enum Argument : std::size_t {
     kInput,
     kWeight,

@@ -1,9 +1,10 @@
-// A linear layer in 16 bits whose gradients come in the types of what they belong to, without a pass to cast them.
+// A linear layer in 16 bits whose gradients come in the types of what they belong to, without a
+// pass to cast them.
 //
-// Under autocast torch casts input, weight and bias to 16 bits, and their gradients, which the products have rounded to
-// 16 bits, back to float32. Here the products write float32 at once, and the gradient of the bias is a product, too,
-// which is twice as fast as a sum over rows. So those of a float32 weight are not rounded, and do not overflow in
-// float16 either.
+// Under autocast torch casts input, weight and bias to 16 bits, and their gradients, which the
+// products have rounded to 16 bits, back to float32. Here the products write float32 at once, and
+// the gradient of the bias is a product, too, which is twice as fast as a sum over rows. So those
+// of a float32 weight are not rounded, and do not overflow in float16 either.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +14,14 @@
 
 namespace accelerant::nn {
 
-// The type that autocast has for a product with this input, where mixed_linear() gains by it: 16 bits, on a GPU, with
-// gradients to come. `bias` may be undefined.
+// The type that autocast has for a product with this input, where mixed_linear() gains by it: 16
+// bits, on a GPU, with gradients to come. `bias` may be undefined.
 std::optional<at::ScalarType> type_of_mixed_linear(const at::Tensor& input,
                                                    const at::Tensor& weight,
                                                    const at::Tensor& bias);
 
-// input · weightᵀ + bias in `type`, inside autocast. The result is that of at::linear, bit for bit. Gradients of
-// gradients go through torch's own operations. `bias` may be undefined.
+// input · weightᵀ + bias in `type`, inside autocast. The result is that of at::linear, bit for bit.
+// Gradients of gradients go through torch's own operations. `bias` may be undefined.
 at::Tensor mixed_linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                         at::ScalarType type);
 

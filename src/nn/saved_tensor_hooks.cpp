@@ -17,8 +17,8 @@ thread_local SavedTensorHookSource* current_source = nullptr;
 // libtorch's engine, but for one question.
 class HookedEngine final : public Engine {
  public:
-  // All engines share one note of whether there are threads for the devices. If another engine has run a backward
-  // before, this one must make its own.
+  // All engines share one note of whether there are threads for the devices. If another engine has
+  // run a backward before, this one must make its own.
   HookedEngine() {
     initialize_device_threads_pool();
     if (device_ready_queues_.empty()) start_device_threads();

@@ -1,7 +1,8 @@
 // A list that kernels read: in host memory for the CPU, with a copy on the device for others.
 //
-// A CUDA graph needs a copy of its own, which nobody else writes, and memory that is allocated in a capture may serve
-// other parts of the graph too, so that each replay would have to fill it. reserve_for_graph() avoids that.
+// A CUDA graph needs a copy of its own, which nobody else writes, and memory that is allocated in a
+// capture may serve other parts of the graph too, so that each replay would have to fill it.
+// reserve_for_graph() avoids that.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +32,8 @@ class DeviceTable {
  public:
   std::vector<T> host;
 
-  // Memory outside of graphs, for a table of the size of this one in the next capture: that which has it does not fill
-  // its table, which is left to the uploads of its GraphTables.
+  // Memory outside of graphs, for a table of the size of this one in the next capture: that which
+  // has it does not fill its table, which is left to the uploads of its GraphTables.
   void reserve_for_graph(c10::Device device) {
     if (!device.is_cpu()) reserved_ = on_device(device, bytes_of(host));
   }
@@ -62,8 +63,9 @@ class DeviceTable {
     of_graph_ = capturing;  // later steps must not use that place
   }
 
-  // Replaces what was uploaded by one of several tables of the same size, which follow each other in `tables`: the one
-  // with the number that `which` has on the device. Not in a capture. `host` stays as it is, except on the CPU.
+  // Replaces what was uploaded by one of several tables of the same size, which follow each other
+  // in `tables`: the one with the number that `which` has on the device. Not in a capture. `host`
+  // stays as it is, except on the CPU.
   void upload_chosen(c10::Device device, const std::vector<T>& tables, const at::Tensor& which) {
     const auto size = std::ssize(host);
     if (device.is_cpu()) {
@@ -92,7 +94,8 @@ class DeviceTable {
     return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
   }
 
-  // In pinned memory, of which the allocator hands a block out again only when the stream has read it.
+  // In pinned memory, of which the allocator hands a block out again only when the stream has read
+  // it.
   static at::Tensor staged(const std::vector<T>& values) {
     const int64_t bytes = bytes_of(values);
     at::Tensor staging =

@@ -1,5 +1,5 @@
-// How the optimizers of torch::optim are stepped by the fused kernels: the rule of a group, its options, and the
-// tensors that the rule needs of a parameter's state.
+// How the optimizers of torch::optim are stepped by the fused kernels: the rule of a group, its
+// options, and the tensors that the rule needs of a parameter's state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,8 @@ class OptimizerOptions;
 
 namespace accelerant::optim::detail {
 
-// Null unless the optimizer is exactly of one of the classes: a derived one may step in its own way.
+// Null unless the optimizer is exactly of one of the classes: a derived one may step in its own
+// way.
 const OptimizerKind* find_fused_kind(const torch::optim::Optimizer& optimizer);
 
 // Reads the options of one param group, each time anew: they may change between steps.

@@ -32,8 +32,8 @@ class FusedStepReplay {
   // After a replay, whose step has written the parameters behind autograd's back.
   void note_replayed();
 
-  // Changes when a step that was captured before would not be the optimizer's any more: its state was
-  // loaded, its options were replaced or are of another kind, parameters have come or gone.
+  // Changes when a step that was captured before would not be the optimizer's any more: its state
+  // was loaded, its options were replaced or are of another kind, parameters have come or gone.
   uint64_t fingerprint();
 
   // Before a capture, to save its replays from bringing along what the step works with, some 20 us

@@ -1,5 +1,5 @@
-// Loading is done in two passes. The first checks everything and prepares new options and states; the second,
-// which begins only if there is no fault, copies tensors and sets values.
+// Loading is done in two passes. The first checks everything and prepares new options and states;
+// the second, which begins only if there is no fault, copies tensors and sets values.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -173,7 +173,8 @@ class Loading {
     copies_.emplace_back(*field.as<at::Tensor>(), *source);
   }
 
-  // Elements are always new tensors: those of an optimizer that went on have moved to other places of the list.
+  // Elements are always new tensors: those of an optimizer that went on have moved to other places
+  // of the list.
   void prepare_list(const Field& field, const std::string& name, const json& entry,
                     const Place& place) {
     const bool is_scratch = field.as<ScratchList>() != nullptr;
@@ -274,7 +275,8 @@ class Loading {
     return found == optimizer_.state().end() ? nullptr : found->second.get();
   }
 
-  // Whether `state` has a field for all that `fresh` has: one of torch's own has none for a master copy.
+  // Whether `state` has a field for all that `fresh` has: one of torch's own has none for a master
+  // copy.
   bool has_room_for(OptimizerParamState& state, OptimizerParamState& fresh) const {
     const auto fields = kind_.fields(fresh);
     const std::size_t room = kind_.fields(state).size();

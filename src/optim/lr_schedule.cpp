@@ -1,5 +1,5 @@
-// Options for groups, and the schedules that are one formula. Operations are in the order of the Python originals, so that
-// the results agree to the last bits.
+// Options for groups, and the schedules that are one formula. Operations are in the order of the
+// Python originals, so that the results agree to the last bits.
 #include "accelerant/optim/lr_schedule.h"
 
 #include <algorithm>

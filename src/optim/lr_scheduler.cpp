@@ -102,7 +102,8 @@ void LrScheduler::load_state_dict(const nlohmann::json& state) {
   const std::size_t groups = optimizer_->param_groups().size();
   const int64_t step = detail::count_from(state, "last_epoch", kScheduler);
   std::vector<double> base_lrs = detail::rates_from(state, "base_lrs", kScheduler, groups);
-  // Not needed, for the schedule tells the rates; but a state where it is wrong is no state of ours.
+  // Not needed, for the schedule tells the rates; but a state where it is wrong is no state of
+  // ours.
   detail::rates_from(state, "_last_lr", kScheduler, groups);
   apply(step, std::move(base_lrs));
 }

@@ -18,8 +18,8 @@ struct MasterWeight {
 
 inline constexpr const char* kMasterName = "master_param";
 
-// The state of one of torch::optim's optimizers, with room for it. torch::save writes it, but torch::load makes
-// states of the plain class, and so begins with the 16-bit values again.
+// The state of one of torch::optim's optimizers, with room for it. torch::save writes it, but
+// torch::load makes states of the plain class, and so begins with the 16-bit values again.
 template <class State>
 struct WithMaster final : public State, public MasterWeight {
   std::unique_ptr<torch::optim::OptimizerParamState> clone() const override {

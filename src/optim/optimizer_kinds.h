@@ -1,5 +1,6 @@
-// The optimizers of torch::optim and our own: the options of each and what it remembers of a parameter, by the names that
-// Python's torch.optim has for them. This is the only place that knows the fields.
+// The optimizers of torch::optim and our own: the options of each and what it remembers of a
+// parameter, by the names that Python's torch.optim has for them. This is the only place that knows
+// the fields.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -43,8 +44,8 @@ struct Field {
   // Of tensors and of the elements of lists.
   FieldShape shape = FieldShape::parameter;
 
-  // Of tensors: a step fails without it if the option or the state value of this name is not zero. kAlways: it
-  // does whatever the options; empty: never.
+  // Of tensors: a step fails without it if the option or the state value of this name is not zero.
+  // kAlways: it does whatever the options; empty: never.
   std::string_view needed_if = {};
 
   // The pointer, or null if the field is of another type.

@@ -207,7 +207,8 @@ class FromPython {
     return std::ranges::is_permutation(names, names_[g]) ? names : names_[g];
   }
 
-  // A plain value, which Python may have as a tensor without dimensions: a step count, a learning rate.
+  // A plain value, which Python may have as a tensor without dimensions: a step count, a learning
+  // rate.
   json value_at(const Field& field, const std::string& path, json value) {
     if (const at::Tensor* const tensor = take(path)) {
       if (tensor->numel() != 1) {

@@ -4,7 +4,8 @@
 //   NamedState state = optim::from_python_state(python, adamw, names);                         // of what was read
 //   optim::load_optimizer_state_dict(adamw, names, state);
 //
-// This is independent of file formats. The structure is a tree of dicts and lists, kept in two parts:
+// This is independent of file formats. The structure is a tree of dicts and lists, kept in two
+// parts:
 //
 //   values   {"state": {"0": {...}, "1": {...}}, "param_groups": [{"lr": 0.001, ..., "params": [0, 1]}]}
 //            The keys of "state" are integers in Python. Non-finite numbers are numbers here, or the texts "inf",
@@ -24,18 +25,20 @@ class Optimizer;
 
 namespace accelerant::optim {
 
-// From a state made by optimizer_state_dict. Step counts become zero-dimensional float32 tensors, as in Python;
-// options that only Python has get Python's defaults. The tensors are shared, not copied.
+// From a state made by optimizer_state_dict. Step counts become zero-dimensional float32 tensors,
+// as in Python; options that only Python has get Python's defaults. The tensors are shared, not
+// copied.
 NamedState to_python_state(const NamedState& state);
 
-// To a state that load_optimizer_state_dict takes. The kind and the names come from the optimizer, as Python's
-// state has neither: parameter i is the i-th of the optimizer's groups. Where a group has "param_names" that are
-// the optimizer's names in another order, they decide. Nothing of the optimizer is changed.
+// To a state that load_optimizer_state_dict takes. The kind and the names come from the optimizer,
+// as Python's state has neither: parameter i is the i-th of the optimizer's groups. Where a group
+// has "param_names" that are the optimizer's names in another order, they decide. Nothing of the
+// optimizer is changed.
 //
-// Options that only Python has: those that choose an implementation (foreach, fused, capturable, differentiable)
-// and those that schedulers leave (initial_lr and others) are ignored. `maximize` is an Error, and so is a
-// decoupled_weight_decay that is not that of the class (Python's Adam can have it, in libtorch it is AdamW). All
-// faults are in one Error.
+// Options that only Python has: those that choose an implementation (foreach, fused, capturable,
+// differentiable) and those that schedulers leave (initial_lr and others) are ignored. `maximize`
+// is an Error, and so is a decoupled_weight_decay that is not that of the class (Python's Adam can
+// have it, in libtorch it is AdamW). All faults are in one Error.
 NamedState from_python_state(const NamedState& python, torch::optim::Optimizer& optimizer,
                              const ParameterNames& names);
 

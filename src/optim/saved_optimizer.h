@@ -1,5 +1,5 @@
-// What the parts of saving and loading an optimizer share: names of parameters and tensors, values as JSON, and a
-// list of faults.
+// What the parts of saving and loading an optimizer share: names of parameters and tensors, values
+// as JSON, and a list of faults.
 #pragma once
 
 #include <c10/util/StringUtil.h>

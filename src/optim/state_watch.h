@@ -1,7 +1,7 @@
 // Who has to be told when the state of an optimizer is read or written by saving and loading.
 //
-// An object that keeps a part of an optimizer's state elsewhere (step counts on the device) derives from
-// StateWatcher. It is found by the address of the optimizer, which it must not outlive.
+// An object that keeps a part of an optimizer's state elsewhere (step counts on the device) derives
+// from StateWatcher. It is found by the address of the optimizer, which it must not outlive.
 #pragma once
 
 namespace torch::optim {

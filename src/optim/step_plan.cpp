@@ -35,9 +35,10 @@ void prefetch(const T* object) {
   }
 }
 
-// Tensors lie all over the memory, and each leads to the next thing to look at: from a parameter to its gradient, to
-// the gradient's storage and version. What is needed a little later is asked for in time, one thing after the other.
-// With thousands of small parameters this is most of what a step costs the host.
+// Tensors lie all over the memory, and each leads to the next thing to look at: from a parameter to
+// its gradient, to the gradient's storage and version. What is needed a little later is asked for
+// in time, one thing after the other. With thousands of small parameters this is most of what a
+// step costs the host.
 void look_ahead(const std::vector<at::Tensor>& parameters, std::size_t from) {
   constexpr std::size_t kStride = 6;
   const auto parameter_after = [&](std::size_t strides) {
@@ -59,8 +60,8 @@ StepPlan::StepPlan(torch::optim::Optimizer& optimizer, const FusedStepOptions& o
 
 StepPlan::~StepPlan() = default;
 
-// Whether the parameter is as it was when the tables were built. This runs for every parameter at every step: it
-// reads a few words of each tensor and nothing else.
+// Whether the parameter is as it was when the tables were built. This runs for every parameter at
+// every step: it reads a few words of each tensor and nothing else.
 bool StepPlan::look_at(Seen& seen, const at::Tensor& parameter, Changes& changes) {
   const c10::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
   if (impl != seen.parameter) return false;
@@ -251,7 +252,8 @@ void StepPlan::pack_gradients() {
   for (const Packed& packed : packed_parameters_) packed.copy.copy_(packed.parameter);
 }
 
-// A parameter that was written by others since our last step counts, where it is not just its master's image.
+// A parameter that was written by others since our last step counts, where it is not just its
+// master's image.
 void StepPlan::settle_master(Slot& slot) {
   const at::Tensor& parameter = slot.parameter;
   const int64_t version = version_of(*parameter.unsafeGetTensorImpl());
@@ -320,7 +322,8 @@ void StepPlan::sync() {
     const int64_t steps = count[slot->index];
     if (state.step != nullptr) *state.step = steps;
     if (slot->fresh_momentum && steps == 0) {
-      // All steps so far were skipped: to torch's own, a buffer of zeros would mean that there was a step.
+      // All steps so far were skipped: to torch's own, a buffer of zeros would mean that there was
+      // a step.
       states.erase(entry);
       reload_ = true;
     }

@@ -94,8 +94,8 @@ StepPlan::Slot& StepPlan::slot_of(const at::Tensor& parameter, std::size_t group
   return *slot;
 }
 
-// Finds or makes the tensors that the rule needs. They are those in the optimizer's state, which are replaced there
-// if they lie in another order than the parameter, or elsewhere.
+// Finds or makes the tensors that the rule needs. They are those in the optimizer's state, which
+// are replaced there if they lie in another order than the parameter, or elsewhere.
 void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) {
   slot.rule = rules_[group];
   const bool with_master = options_.master_weights && is_16_bit(parameter.scalar_type());

@@ -37,8 +37,8 @@ class Stream {
     return mix(counter_);
   }
 
-  // One of 0, ..., n - 1 with equal probability; n > 0. Lemire's method: the high half of a product,
-  // drawn again in the rare cases that would favour some results.
+  // One of 0, ..., n - 1 with equal probability; n > 0. Lemire's method: the high half of a
+  // product, drawn again in the rare cases that would favour some results.
   constexpr uint64_t below(uint64_t n) {
     for (;;) {
       __extension__ const unsigned __int128 product = static_cast<unsigned __int128>(next()) * n;

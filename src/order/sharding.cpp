@@ -24,8 +24,8 @@ int64_t divide_up(int64_t value, int64_t by) { return value / by + (value % by !
 
 }  // namespace
 
-// Cutting a batch of b * P samples into P parts deals out the same samples as batches of b in turn, so
-// there is only one rule: batch number step * P + rank, of `size_` samples.
+// Cutting a batch of b * P samples into P parts deals out the same samples as batches of b in turn,
+// so there is only one rule: batch number step * P + rank, of `size_` samples.
 Sharding::Sharding(int64_t length, const ShardingOptions& options, int64_t start)
     : options_(options), varying_(false), length_(length), start_(start) {
   check(options);

@@ -200,8 +200,8 @@ void CheckpointFolder::rename_back() const noexcept {
   }
 }
 
-// It may be the checkpoint that was replaced, whole: it must not lose files before the disk knows that the new one
-// has its name.
+// It may be the checkpoint that was replaced, whole: it must not lose files before the disk knows
+// that the new one has its name.
 void CheckpointFolder::remove_staging() const {
   if (!path_exists(staging_)) return;
   sync_folder(parent_);

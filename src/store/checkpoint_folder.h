@@ -7,17 +7,17 @@
 //   manifest.files["model.safetensors"] = file.finish();
 //   folder.commit(manifest);                           // one process, when all have written
 //
-// Until commit() everything lies in `<target>.tmp`, where nothing looks for a checkpoint. Every file is on the disk
-// before the manifest is, the manifest before the folder gets its name. A process or a machine that dies at any
-// point leaves the target as it was before or as it is afterwards, and at most these beside it, which the next
-// begin() removes:
+// Until commit() everything lies in `<target>.tmp`, where nothing looks for a checkpoint. Every
+// file is on the disk before the manifest is, the manifest before the folder gets its name. A
+// process or a machine that dies at any point leaves the target as it was before or as it is
+// afterwards, and at most these beside it, which the next begin() removes:
 //
 //   <target>.tmp          a save that did not end, or a checkpoint that was replaced
 //   <target>.old.tmp      the whole old checkpoint, moved aside while a new one gets its name
 //   <target>.removed.tmp  a checkpoint on its way out
 //
-// One process at a time calls begin, commit, abandon and remove on a target, others only new_file. An object holds
-// nothing but names: every process makes its own.
+// One process at a time calls begin, commit, abandon and remove on a target, others only new_file.
+// An object holds nothing but names: every process makes its own.
 #pragma once
 
 #include <string>
@@ -37,26 +37,26 @@ class CheckpointFolder {
   // The target, without slashes at the end.
   const std::string& path() const { return path_; }
 
-  // Recovers, removes what an interrupted save left, and makes `<target>.tmp` with the folders above it. An
-  // Error if the target exists, unless a checkpoint (or an empty folder) is to be replaced: a folder of
-  // something else is never touched.
+  // Recovers, removes what an interrupted save left, and makes `<target>.tmp` with the folders
+  // above it. An Error if the target exists, unless a checkpoint (or an empty folder) is to be
+  // replaced: a folder of something else is never touched.
   void begin() const;
 
-  // Where a FileWriter can make the file: in `<target>.tmp`, whose sub-folders are made as needed. Of processes
-  // and threads that write at the same time, each needs names of its own.
+  // Where a FileWriter can make the file: in `<target>.tmp`, whose sub-folders are made as needed.
+  // Of processes and threads that write at the same time, each needs names of its own.
   std::string new_file(const std::string& name) const;
 
-  // Gives the checkpoint its name. All files must be finished. After an Error the target is as it was before;
-  // call abandon() then. One exception: if the folder above cannot be synced at the very end, the checkpoint has
-  // its name, but might lose it when the machine crashes.
+  // Gives the checkpoint its name. All files must be finished. After an Error the target is as it
+  // was before; call abandon() then. One exception: if the folder above cannot be synced at the
+  // very end, the checkpoint has its name, but might lose it when the machine crashes.
   void commit(const Manifest& manifest) const;
 
   // Removes `<target>.tmp`. What cannot be removed stays for the next begin().
   void abandon() const noexcept;
 
-  // Puts `<target>.old.tmp` back where the target is missing: a process died between two renames, on a disk that
-  // cannot exchange two names at once. Call it before loading, too, if no save is under way; several processes may do
-  // so at once. Removes nothing.
+  // Puts `<target>.old.tmp` back where the target is missing: a process died between two renames,
+  // on a disk that cannot exchange two names at once. Call it before loading, too, if no save is
+  // under way; several processes may do so at once. Removes nothing.
   void recover() const;
 
   // Recovers and removes everything that stands beside the target.

@@ -1,5 +1,5 @@
-// XXH3 with 64 bits: tells a file that was damaged from one that was not, at the speed of memory. It is no
-// protection against somebody who wants to deceive.
+// XXH3 with 64 bits: tells a file that was damaged from one that was not, at the speed of memory.
+// It is no protection against somebody who wants to deceive.
 //
 //   Checksum checksum;
 //   checksum.add(bytes);

@@ -57,7 +57,8 @@ std::size_t FileWriter::put_piece(std::span<const std::byte> bytes) {
   failpoint("checkpoint.write");
   const ssize_t done = ::write(file_.get(), piece.data(), piece.size());
   if (done < 0 && errno == EINTR) return 0;
-  // No system should say that it took nothing; waiting for it to change its mind could last for ever.
+  // No system should say that it took nothing; waiting for it to change its mind could last for
+  // ever.
   if (done <= 0) throw_system_error(path_ + " cannot be written", done < 0 ? errno : ENOSPC);
   const auto count = static_cast<std::size_t>(done);
   if (sum_up_ == SumUp::yes) checksum_.add(piece.first(count));

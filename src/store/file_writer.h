@@ -22,14 +22,15 @@ enum class SumUp { yes, no };
 
 class FileWriter final : public format::ByteSink {
  public:
-  // A new file; one that is there already is an Error. Without a checksum, which takes a tenth of the time, the one of
-  // its record is 0.
+  // A new file; one that is there already is an Error. Without a checksum, which takes a tenth of
+  // the time, the one of its record is 0.
   explicit FileWriter(const std::string& path, SumUp sum_up = SumUp::yes);
 
   // A file that was not finished stays as it is: it lies in a folder that does not count.
   ~FileWriter() override;
 
-  // After an Error the file takes nothing more, nor can it be finished: it would lack what was in between.
+  // After an Error the file takes nothing more, nor can it be finished: it would lack what was in
+  // between.
   void write(std::span<const std::byte> bytes) override;
 
   // Writes what is left, waits for the disk and closes the file.

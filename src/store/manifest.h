@@ -1,5 +1,5 @@
-// The table of contents of a checkpoint, its file manifest.json: which files belong to it, with their sizes and
-// checksums, and what the trainer wants to know before it reads them.
+// The table of contents of a checkpoint, its file manifest.json: which files belong to it, with
+// their sizes and checksums, and what the trainer wants to know before it reads them.
 //
 //   Manifest manifest;
 //   manifest.files["model.safetensors"] = writer.finish();
@@ -9,8 +9,9 @@
 //   {"checksum": "…", "content": {…}, "files": {"model.safetensors": {"size": 12, "xxh3": "…"}},
 //    "format": "accelerant-checkpoint", "version": 1}
 //
-// `checksum` is the XXH3 of the rest, written by nlohmann-json without spaces and line breaks: a manifest that
-// was damaged is told from a good one, while one that was only laid out anew stays good.
+// `checksum` is the XXH3 of the rest, written by nlohmann-json without spaces and line breaks: a
+// manifest that was damaged is told from a good one, while one that was only laid out anew stays
+// good.
 #pragma once
 
 #include <map>
@@ -35,15 +36,16 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// An Error unless the name stays in the folder and is not that of the manifest itself: "a", "custom/a", but not
-// "", "/a", "../a", "a//b", "a/./b", "a/../../b".
+// An Error unless the name stays in the folder and is not that of the manifest itself: "a",
+// "custom/a", but not "", "/a", "../a", "a//b", "a/./b", "a/../../b".
 void check_file_name(const std::string& name);
 
-// What to_text accepts, parse_manifest accepts too. Errors: a name as above, content that is not UTF-8 or too
-// much of it.
+// What to_text accepts, parse_manifest accepts too. Errors: a name as above, content that is not
+// UTF-8 or too much of it.
 std::string to_text(const Manifest& manifest);
 
-// Everything that is not as to_text writes it is an Error, which names `source`. A newer version is told as such.
+// Everything that is not as to_text writes it is an Error, which names `source`. A newer version is
+// told as such.
 Manifest parse_manifest(const std::string& text, const std::string& source = kManifestName);
 
 // Of the checkpoint in this folder. At most 16 MiB are read.

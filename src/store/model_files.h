@@ -1,4 +1,5 @@
-// The files of a saved model, found by a path: one file, an index, or a folder that holds either. Without torch.
+// The files of a saved model, found by a path: one file, an index, or a folder that holds either.
+// Without torch.
 //
 //   for (const auto& file : open_model("llama")) {
 //     for (const WeightTensor& tensor : file->tensors()) file->for_each_piece(tensor, use);
@@ -17,8 +18,9 @@ namespace accelerant::checkpoint {
 
 using WeightFiles = std::vector<std::unique_ptr<WeightFile>>;
 
-// Opens all files and checks that they are what the index says. Of a folder in which a new model was complete before
-// a crash, the files of that one (model_folder.h). Throws Error for what is no model.
+// Opens all files and checks that they are what the index says. Of a folder in which a new model
+// was complete before a crash, the files of that one (model_folder.h). Throws Error for what is no
+// model.
 WeightFiles open_model(const std::string& path);
 
 // A tensor, and the file that holds it.

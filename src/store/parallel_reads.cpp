@@ -10,8 +10,8 @@
 namespace accelerant::checkpoint {
 namespace {
 
-// Large enough for the cost of a call to vanish; as many as let threads end at the same time. Mapping pieces of 1 MiB
-// takes 16 threads three times as long as pieces of 2 MiB.
+// Large enough for the cost of a call to vanish; as many as let threads end at the same time.
+// Mapping pieces of 1 MiB takes 16 threads three times as long as pieces of 2 MiB.
 constexpr std::size_t kLeastPiece = 2 << 20;
 constexpr std::size_t kMostPiece = 8 << 20;
 

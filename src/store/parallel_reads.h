@@ -18,8 +18,9 @@ struct TensorRead {
   std::span<std::byte> target = {};
 };
 
-// Does all of them, by at most so many threads, the caller's included. Where targets overlap, the last one counts. After
-// an Error, which is thrown once all threads have ended, any part of the targets may be filled.
+// Does all of them, by at most so many threads, the caller's included. Where targets overlap, the
+// last one counts. After an Error, which is thrown once all threads have ended, any part of the
+// targets may be filled.
 void read_all(const std::vector<TensorRead>& reads, int threads);
 
 }  // namespace accelerant::checkpoint

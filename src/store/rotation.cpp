@@ -32,7 +32,8 @@ std::optional<std::int64_t> number_of(std::string_view name) {
   return number;
 }
 
-// The name of the checkpoint beside which something was left; none if `name` is not that of a leftover.
+// The name of the checkpoint beside which something was left; none if `name` is not that of a
+// leftover.
 std::optional<std::string> owner_of_leftover(std::string_view name) {
   for (const std::string_view suffix : {".old.tmp", ".removed.tmp", ".tmp"}) {
     if (!name.ends_with(suffix)) continue;

@@ -161,7 +161,8 @@ class TorchWeights final : public WeightFile {
     contents_.push_back(tensor);
   }
 
-  // Names of the same tensor become aliases of the alphabetically first, as in Python's safetensors.
+  // Names of the same tensor become aliases of the alphabetically first, as in Python's
+  // safetensors.
   void add_state(const format::PlainDict& state) {
     using View =
         std::tuple<const void*, int64_t, std::vector<int64_t>, std::vector<int64_t>, std::string>;

@@ -28,7 +28,8 @@ struct Verification {
 // Never throws because of what is in the folder. Symbolic links are followed: only the bytes count.
 Verification verify(const std::string& folder, Check check);
 
-// What is wrong with one file of the manifest; nothing as a rule. Never throws because of what is in the folder.
+// What is wrong with one file of the manifest; nothing as a rule. Never throws because of what is
+// in the folder.
 std::optional<std::string> problem_of_file(const std::string& folder, const std::string& name,
                                            const FileRecord& record, Check check);
 

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::uint64_t kPiece = 4 << 20;
 
-// Whether a file of another name may be one of safetensors all the same: behind eight bytes its header begins.
+// Whether a file of another name may be one of safetensors all the same: behind eight bytes its
+// header begins.
 bool begins_like_safetensors(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::array<char, 9> beginning = {};
@@ -24,7 +25,8 @@ class SafetensorsWeights final : public WeightFile {
  public:
   explicit SafetensorsWeights(const std::string& path)
       : WeightFile(path),
-        // Read rather than mapped: bytes go straight to where they belong, and a file that shrinks is an Error.
+        // Read rather than mapped: bytes go straight to where they belong, and a file that shrinks
+        // is an Error.
         file_(format::SafetensorsFile::open(path, {.access = format::FileAccess::read})) {
     tensors_.reserve(file_.tensors().size());
     for (const format::TensorInfo& info : file_.tensors()) {

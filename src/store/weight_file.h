@@ -66,15 +66,17 @@ class WeightFile {
   // "safetensors" or "torch".
   virtual const char* format() const = 0;
 
-  // Copies the bytes of a tensor, in row-major order, from `offset` on, as many as `target` has. Any number of
-  // threads may call it.
+  // Copies the bytes of a tensor, in row-major order, from `offset` on, as many as `target` has.
+  // Any number of threads may call it.
   virtual void read(const WeightTensor& tensor, std::uint64_t offset,
                     std::span<std::byte> target) const = 0;
 
-  // Calls `use` with the bytes of a tensor, in row-major order, piece by piece. A piece holds whole elements.
+  // Calls `use` with the bytes of a tensor, in row-major order, piece by piece. A piece holds whole
+  // elements.
   void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const;
 
-  // All bytes of a tensor without a copy where that is possible; otherwise they are copied to `buffer`.
+  // All bytes of a tensor without a copy where that is possible; otherwise they are copied to
+  // `buffer`.
   virtual std::span<const std::byte> view(const WeightTensor& tensor,
                                           std::vector<std::byte>& buffer) const = 0;
 
@@ -93,8 +95,8 @@ class WeightFile {
   std::string other_content_;
 };
 
-// A safetensors file, one of Python's torch.save, or one of torch::save in C++ that holds a module, of which the
-// tensors are taken; whatever its name.
+// A safetensors file, one of Python's torch.save, or one of torch::save in C++ that holds a module,
+// of which the tensors are taken; whatever its name.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
 
 // The second and third of these.

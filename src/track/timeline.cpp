@@ -18,7 +18,8 @@ using track::TraceEvent;
 
 namespace {
 
-// The timelines that this thread has recorded to. Plain variables for the one it used last, as every span asks.
+// The timelines that this thread has recorded to. Plain variables for the one it used last, as
+// every span asks.
 thread_local uint64_t last_timeline = 0;
 thread_local void* last_thread = nullptr;
 

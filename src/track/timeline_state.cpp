@@ -9,10 +9,12 @@ namespace {
 
 using track::TraceEvent;
 
-// Small enough that a thread of few events takes little of the bound, large enough that its lock is rare.
+// Small enough that a thread of few events takes little of the bound, large enough that its lock is
+// rare.
 constexpr std::size_t kChunkEvents = 1024;
 
-// The time of day of a moment of Clock, in nanoseconds: what other processes' times can be compared with.
+// The time of day of a moment of Clock, in nanoseconds: what other processes' times can be compared
+// with.
 int64_t time_of_day(int64_t moment) {
   const auto day = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(day).count() -

@@ -1,4 +1,5 @@
-// What a Timeline holds: the events of each thread, and how they are read while threads go on writing.
+// What a Timeline holds: the events of each thread, and how they are read while threads go on
+// writing.
 #pragma once
 
 #include <unistd.h>
@@ -44,7 +45,8 @@ struct TraceChunk {
 
 }  // namespace track
 
-// What one thread has recorded. Only that thread writes to it; under the mutex where others read the same.
+// What one thread has recorded. Only that thread writes to it; under the mutex where others read
+// the same.
 struct Timeline::Thread {
   explicit Thread(State& all) : state(all) {}
 

@@ -69,7 +69,8 @@ void TraceWriter::add_thread(int64_t id, const std::string& name, std::vector<Tr
   begin_line();
   text_ += R"({"ph":"M","name":"thread_sort_index")" + place + R"(,"args":{"sort_index":)" +
            std::to_string(threads_++) + "}}";
-  // Viewers want spans that begin together in the order of their nesting; they are recorded at their end.
+  // Viewers want spans that begin together in the order of their nesting; they are recorded at
+  // their end.
   std::ranges::reverse(events);
   std::ranges::stable_sort(events, [](const TraceEvent& a, const TraceEvent& b) {
     if (a.start != b.start) return a.start < b.start;

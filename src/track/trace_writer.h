@@ -1,8 +1,9 @@
 // Writes Chrome's trace format: JSON with one event on each line.
 // https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 //
-// Times in a file are microseconds since `baseTimeNanoseconds`, a time of day, as in the files of torch's own
-// profiler: so traces of several processes can be put together. What is our own is under "accelerant".
+// Times in a file are microseconds since `baseTimeNanoseconds`, a time of day, as in the files of
+// torch's own profiler: so traces of several processes can be put together. What is our own is
+// under "accelerant".
 #pragma once
 
 #include <cstddef>

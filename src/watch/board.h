@@ -10,8 +10,8 @@
 
 namespace accelerant::dist {
 
-// Thread-safe. Nothing here throws or blocks for longer than it is told to: a store whose process is
-// stopped never answers.
+// Thread-safe. Nothing here throws or blocks for longer than it is told to: a store whose process
+// is stopped never answers.
 class Board {
  public:
   virtual ~Board() = default;
@@ -22,8 +22,8 @@ class Board {
   // Waits until what was written is on its way. False: not in this time.
   virtual bool flush(std::chrono::milliseconds timeout) = 0;
 
-  // The texts of all processes, in the order of ranks; empty for one that has written nothing. Nothing if
-  // there was no answer in this time.
+  // The texts of all processes, in the order of ranks; empty for one that has written nothing.
+  // Nothing if there was no answer in this time.
   virtual std::optional<std::vector<std::string>> read(std::chrono::milliseconds timeout) = 0;
 
   // Why the last attempt failed; empty if it did not, or if there was no answer.

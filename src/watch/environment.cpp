@@ -202,7 +202,8 @@ std::optional<Told> choose(const Variables& variables) {
     else if (slurm)
       others.push_back(*slurm);
   }
-  // Under srun itself, with its PMI-2, MPI's variables do not tell the places on machines; Slurm's do.
+  // Under srun itself, with its PMI-2, MPI's variables do not tell the places on machines; Slurm's
+  // do.
   if (!others.empty() && slurm && !others[0].local_rank && others[0].rank == slurm->rank &&
       others[0].size == slurm->size) {
     others[0] = *slurm;

@@ -113,8 +113,8 @@ std::string c10d_message(const std::string& message) {
 
 namespace {
 
-// Writing to a connection whose other end has gone shall be an error of that call. c10d relies on Python, which
-// ignores the signal that would end this process instead.
+// Writing to a connection whose other end has gone shall be an error of that call. c10d relies on
+// Python, which ignores the signal that would end this process instead.
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);

@@ -21,8 +21,8 @@ namespace accelerant::dist {
 // is given.
 //
 // Where a launcher has named that file, the same happens from the start of the program on, without
-// a handler: linking this file is enough. There the rank is that of the environment, and nobody else
-// is told. Programs that a rank starts write no report (core/launch_contract.h).
+// a handler: linking this file is enough. There the rank is that of the environment, and nobody
+// else is told. Programs that a rank starts write no report (core/launch_contract.h).
 //
 // A Preempted that nobody catches is no failure: the others are told that this process has
 // finished, and it ends as accelerant/core/error.h says.
@@ -63,7 +63,8 @@ struct FailedExchange {
 
 // Throws what c10d or Gloo threw as an ExchangeError: who is the reason and what to do, then which
 // exchange failed, and in which step. Tells the others through the monitor that this process has
-// lost its connection. Takes up to half a second, to hear from them. An Error is thrown on as it is.
+// lost its connection. Takes up to half a second, to hear from them. An Error is thrown on as it
+// is.
 [[noreturn]] void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange);
 
 // What c10d, Gloo or the store says, without the place in its source, the stack and generic advice.

@@ -15,8 +15,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often to look whether something is to be done: much more often than a heartbeat is due, so that
-// waits are noticed.
+// How often to look whether something is to be done: much more often than a heartbeat is due, so
+// that waits are noticed.
 milliseconds tick_of(const MonitorOptions& options) {
   return std::max(milliseconds(1), std::min({options.interval, options.mismatch_after / 2,
                                              options.stuck_after, milliseconds(1000)}));
@@ -186,8 +186,8 @@ bool Monitor::is_time_to_write(double now, const ProgressSnapshot& progress) con
   return waits && !same_place(progress, written_->progress);
 }
 
-// Process 0 looks regularly; the others only while they wait, so that many processes do not all read what
-// all write.
+// Process 0 looks regularly; the others only while they wait, so that many processes do not all
+// read what all write.
 bool Monitor::is_time_to_read(double now, const ProgressSnapshot& progress) const {
   const bool waits =
       !progress.operation.empty() && progress.since >= seconds(options_.mismatch_after);

@@ -1,5 +1,5 @@
-// The thread by which a process tells the others what it does, and warns of what they do. What it says is in
-// accelerant/watch/process_group_options.h; what it concludes is in watch.h.
+// The thread by which a process tells the others what it does, and warns of what they do. What it
+// says is in accelerant/watch/process_group_options.h; what it concludes is in watch.h.
 #pragma once
 
 #include <chrono>
@@ -33,8 +33,8 @@ struct EndOfOthers {
 // All processes of a run have one, with the same options. Borrows the progress.
 class Monitor {
  public:
-  // `on_mismatch` is called by the thread, once, when this process waits for what can never come; by default
-  // it ends the process.
+  // `on_mismatch` is called by the thread, once, when this process waits for what can never come;
+  // by default it ends the process.
   Monitor(int64_t rank, int64_t size, const MonitorOptions& options, std::unique_ptr<Board> board,
           const Progress& progress, std::function<void(const std::string&)> on_mismatch = {});
   // stop().
@@ -42,23 +42,23 @@ class Monitor {
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  // Tells the others that this process has ended its part, and ends the thread. Takes milliseconds, also
-  // where the store does not answer.
+  // Tells the others that this process has ended its part, and ends the thread. Takes milliseconds,
+  // also where the store does not answer.
   void stop();
 
-  // Tells the others that this process is about to end, and why: by an error of its own (failed), or because
-  // an exchange with them failed (lost). Only the first call counts.
+  // Tells the others that this process is about to end, and why: by an error of its own (failed),
+  // or because an exchange with them failed (lost). Only the first call counts.
   void fail(ProcessState how, const std::string& message);
 
   // Who is the reason that an exchange failed, as far as the store tells within `timeout`.
   //
-  // A connection that was closed: who has failed or finished. One that was killed says nothing; all others
-  // soon report that they have lost a connection (fail), so it is the one that does not.
+  // A connection that was closed: who has failed or finished. One that was killed says nothing; all
+  // others soon report that they have lost a connection (fail), so it is the one that does not.
   EndOfOthers who_ended(std::chrono::milliseconds timeout);
   // An exchange that took too long: who is behind or does not answer, and where they are.
   std::string who_is_late(std::chrono::milliseconds timeout);
-  // While waiting for something else than an exchange: which processes have failed or lost others, and so will
-  // never come. Empty if none, or if the store does not tell within `timeout`.
+  // While waiting for something else than an exchange: which processes have failed or lost others,
+  // and so will never come. Empty if none, or if the store does not tell within `timeout`.
   std::string who_has_failed(std::chrono::milliseconds timeout);
 
  private:

@@ -17,11 +17,11 @@ struct GlooEndpoint {
   std::string name = {};  // of the interface, or the address
 };
 
-// The interface, where one is named: by `interface`, or by GLOO_SOCKET_IFNAME (of several, separated
-// by commas, the first). 127.0.0.1 where all processes run on this machine. Otherwise the address
-// from which MASTER_ADDR is reached, or the first of an interface that leads out of this machine. Gloo
-// itself would take what the host name resolves to, which on Debian is 127.0.1.1: no other machine
-// reaches that. An Error names GLOO_SOCKET_IFNAME.
+// The interface, where one is named: by `interface`, or by GLOO_SOCKET_IFNAME (of several,
+// separated by commas, the first). 127.0.0.1 where all processes run on this machine. Otherwise the
+// address from which MASTER_ADDR is reached, or the first of an interface that leads out of this
+// machine. Gloo itself would take what the host name resolves to, which on Debian is 127.0.1.1: no
+// other machine reaches that. An Error names GLOO_SOCKET_IFNAME.
 GlooEndpoint gloo_endpoint(const Environment& environment, const std::string& interface = "");
 
 // The cores this process may use, by its affinity and its control group, shared between the

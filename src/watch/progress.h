@@ -1,5 +1,5 @@
-// What this process is doing now, for the monitor and for messages: the step, and the exchange with other
-// processes it is in. Begin and end of an exchange cost some 100 ns.
+// What this process is doing now, for the monitor and for messages: the step, and the exchange with
+// other processes it is in. Begin and end of an exchange cost some 100 ns.
 //
 //   progress.begin_step();
 //   { const auto operation = progress.collective("gather"); ... }   // waits for the others in here
@@ -27,7 +27,8 @@ struct ProgressSnapshot {
   // The last collectives begun, the newest last: that is number `number`.
   std::vector<std::string> recent = {};
   // Whether the numbers can be compared with those of other processes. Not if several threads make
-  // collectives, or if an exchange was left by an exception, perhaps before it had reached the others.
+  // collectives, or if an exchange was left by an exception, perhaps before it had reached the
+  // others.
   bool ordered = true;
 
   double busy = 0;         // mean of the last steps
@@ -59,17 +60,18 @@ class Progress {
   // What a step has cost this process without waiting for others.
   void note_step(double busy_seconds);
 
-  // An exchange that every process takes part in, in the same order and under the same name, which must
-  // be a literal. Two of them with the same number but different names can never meet. Those inside
-  // another are part of it. All must be made by one thread, that of the training; it is the one that makes the
-  // first.
+  // An exchange that every process takes part in, in the same order and under the same name, which
+  // must be a literal. Two of them with the same number but different names can never meet. Those
+  // inside another are part of it. All must be made by one thread, that of the training; it is the
+  // one that makes the first.
   Operation collective(const char* name);
 
   // The same in another thread, that the one of the training waits for: of autograd, in a backward.
   Operation collective_for_training(const char* name);
 
-  // Any other wait: for one process, or in an order of its own. Counts only in the thread of the training,
-  // as what threads beside it wait for does not hold it up; and not inside another operation.
+  // Any other wait: for one process, or in an order of its own. Counts only in the thread of the
+  // training, as what threads beside it wait for does not hold it up; and not inside another
+  // operation.
   Operation wait(const char* name);
 
   // From here on processes make different exchanges, and that is right (uneven inputs).

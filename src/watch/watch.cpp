@@ -71,8 +71,8 @@ const std::string* collective_of(const ProgressSnapshot& progress, int64_t numbe
   return &progress.recent[static_cast<size_t>(known - 1 - back)];
 }
 
-// Whether the process will take no part in this collective any more. One that failed may have begun it, but
-// after a failure the connections are of no use.
+// Whether the process will take no part in this collective any more. One that failed may have begun
+// it, but after a failure the connections are of no use.
 bool ended_before(const Heartbeat& heartbeat, int64_t number) {
   if (heartbeat.state == ProcessState::running) return false;
   const bool began = heartbeat.progress.number >= number;
@@ -302,7 +302,8 @@ void Watch::say_stuck(double now, std::vector<std::string>& texts) {
   std::vector<int64_t> late;
   double duration = since(waiters.front(), now);
   for (const int64_t rank : waiters) duration = std::min(duration, since(rank, now));
-  // Of a wait that is no collective nobody knows who has come so far; those that do not wait have not.
+  // Of a wait that is no collective nobody knows who has come so far; those that do not wait have
+  // not.
   const bool collective = seen(waiters.front()).heartbeat->progress.collective;
   for (int64_t rank = 0; rank < size_; ++rank) {
     const auto& heartbeat = seen(rank).heartbeat;

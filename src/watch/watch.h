@@ -1,5 +1,6 @@
-// What follows from the heartbeats of all processes: who holds the others up, who can never meet, who is
-// slow. No threads, no clock and no store: times are given, in seconds.
+// What follows from the heartbeats of all processes: who holds the others up, who can never meet,
+// who is slow. No threads, no clock and no store: times are given, in seconds, so that tests can
+// present any history. Monitor (monitor.h) is the thread around it.
 #pragma once
 
 #include <chrono>
@@ -23,12 +24,12 @@ class Watch {
  public:
   Watch(int64_t rank, int64_t size, const MonitorOptions& options);
 
-  // All heartbeats as they were read at `now`, this process's own as it is; nothing for a process that has
-  // not written yet.
+  // All heartbeats as they were read at `now`, this process's own as it is; nothing for a process
+  // that has not written yet.
   void observe(double now, const std::vector<std::optional<Heartbeat>>& heartbeats);
 
-  // What is to be said now, each thing once and again at doubled intervals. Only one process says it: the
-  // first that is alive, as far as this one can tell.
+  // What is to be said now, each thing once and again at doubled intervals. Only one process says
+  // it: the first that is alive, as far as this one can tell.
   std::vector<std::string> warnings(double now);
 
   // Why this process is blocked for ever: it is in a collective, and another process has begun a
@@ -37,7 +38,8 @@ class Watch {
   // reader knows the rank.
   std::optional<std::string> mismatch(double now) const;
 
-  // What these processes were last seen doing: "rank 0 is at step 3, in gather (exchange 12); ranks ...".
+  // What these processes were last seen doing: "rank 0 is at step 3, in gather (exchange 12); ranks
+  // ...".
   std::string places(double now, const std::vector<int64_t>& ranks) const;
 
   // Whom this process waits for, and where they are.

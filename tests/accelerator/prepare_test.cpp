@@ -196,7 +196,8 @@ TEST(Prepare, FreeMemoryForgetsEverything) {
   EXPECT_EQ(again(torch::ones({1, 2})).numel(), 1);
 }
 
-// As in cross-validation: everything but the Accelerator is local, and may lie at the same addresses.
+// As in cross-validation: everything but the Accelerator is local, and may lie at the same
+// addresses.
 TEST(Prepare, ObjectsMayBeLocalToAFunction) {
   for (const auto precision : {Precision::no, Precision::fp16}) {
     auto options = on_cpu(precision, 2);

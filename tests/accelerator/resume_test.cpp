@@ -162,8 +162,8 @@ TEST(Resume, AfterARestartItIsTheDefault) {
                {"\"restart\" needs a project"});
 }
 
-// The launcher says who it is: a restart goes on from what it has saved itself. What has no name, as torchrun by
-// default, goes on from any.
+// The launcher says who it is: a restart goes on from what it has saved itself. What has no name,
+// as torchrun by default, goes on from any.
 TEST(Resume, ARestartGoesOnFromItsOwnLaunch) {
   const Variable rank("RANK", "0"), size("WORLD_SIZE", "1"), local_rank("LOCAL_RANK", "0");
   const auto resumes = [&](const char* saved_by, const char* restarted_by, const char* restarts) {

@@ -1,5 +1,5 @@
-// save_state and load_state in one process: what comes back, numbers and limits, and what is refused. That a training
-// goes on to the last bit is in resume/resume_test.py.
+// save_state and load_state in one process: what comes back, numbers and limits, and what is
+// refused. That a training goes on to the last bit is in resume/resume_test.py.
 #include <gtest/gtest.h>
 
 #include <cmath>

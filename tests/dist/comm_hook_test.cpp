@@ -147,7 +147,8 @@ RANK_TEST(CommHook, TensorsOfOneShapeCanBeCompressedTogether, 2) {
   const auto apart = train(world, training);
   training.hook.power_sgd.batch_tensors_with_same_shape = true;
   const auto together = train(world, training);
-  // The random matrices are drawn in one piece instead of several, so the approximations are others.
+  // The random matrices are drawn in one piece instead of several, so the approximations are
+  // others.
   EXPECT_GT(distance(train(world, {}), together), 1e-6) << "nothing was compressed";
   for (const auto& parameter : together) EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   EXPECT_LT(distance(apart, together), 0.1);
@@ -194,8 +195,8 @@ RANK_TEST(CommHook, UnevenInputs, 2) {
   }
 }
 
-// A gradient that is the same in all steps. What an approximation of rank 1 leaves out of it comes in later
-// steps, if it is remembered.
+// A gradient that is the same in all steps. What an approximation of rank 1 leaves out of it comes
+// in later steps, if it is remembered.
 double error_of_mean_gradient(const std::shared_ptr<World>& world, CommHook hook, bool feedback) {
   torch::manual_seed(3);
   const auto weights = torch::zeros({12, 10}).set_requires_grad(true);
@@ -222,8 +223,8 @@ RANK_TEST(CommHook, WhatPowerSgdLeavesOutComesLater, 2) {
   }
 }
 
-// In Python a gradient of zeros makes nan or, with an epsilon, a matrix that is 0 for ever; one that overflowed
-// makes all steps after it nan.
+// In Python a gradient of zeros makes nan or, with an epsilon, a matrix that is 0 for ever; one
+// that overflowed makes all steps after it nan.
 RANK_TEST(CommHook, PowerSgdRecoversFromZerosAndOverflow, 2) {
   const auto world = join_world();
   for (const CommHook hook : {CommHook::power_sgd, CommHook::batched_power_sgd}) {

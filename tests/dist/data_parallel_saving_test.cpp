@@ -228,7 +228,8 @@ std::vector<Case> hook_cases() {
   return cases;
 }
 
-// Saved after so many steps: before and after buckets are rebuilt, and before and after PowerSGD starts.
+// Saved after so many steps: before and after buckets are rebuilt, and before and after PowerSGD
+// starts.
 void expect_to_go_on(const std::shared_ptr<World>& world, const Case& test,
                      const std::vector<int64_t>& saved_after) {
   for (const int64_t steps : saved_after) {

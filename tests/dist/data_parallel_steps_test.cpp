@@ -58,7 +58,8 @@ RANK_TEST(DataParallelSteps, NoGradientsAreSentWithoutSynchronisation, 2) {
   EXPECT_EQ(counted.bytes_of(), buffers);
 }
 
-// In the middle of the training, where the others go on. In the mode of training it even changes buffers.
+// In the middle of the training, where the others go on. In the mode of training it even changes
+// buffers.
 RANK_TEST(DataParallelSteps, OneProcessMayEvaluateAlone, 2) {
   const auto world = join_world();
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "norm", "out"});

@@ -242,7 +242,8 @@ TEST(Faults, ARankThatFinishesEarlyIsNamed) {
 
 // --- Two machines ---------------------------------------------------------------------------------
 
-// For two_machines_test.py, which starts it by `accelerant launch` and may cut the link between them.
+// For two_machines_test.py, which starts it by `accelerant launch` and may cut the link between
+// them.
 TEST(Faults, DISABLED_TrainingOnTwoMachines) {
   auto options = quick_options();
   options.process_group.timeout = seconds(std::atoi(std::getenv("FAULTS_TIMEOUT")));

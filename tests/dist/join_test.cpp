@@ -48,7 +48,8 @@ at::Tensor output_of(const UnevenCase& test, Net& net, int64_t step, int64_t of_
   return test.has_unused && step % 2 == 1 ? net.other_out(hidden) : net.out(hidden);
 }
 
-// What the documentation of PyTorch's join says: processes that have ended count as gradients of zero.
+// What the documentation of PyTorch's join says: processes that have ended count as gradients of
+// zero.
 std::shared_ptr<Net> train_uneven_alone(const UnevenCase& test) {
   auto net = std::make_shared<Net>(uneven_parts_of(test));
   const int64_t most = *std::max_element(test.batches.begin(), test.batches.end());
@@ -208,8 +209,8 @@ RANK_TEST(Join, RefusesNonsense, 2) {
   expect_same_on_all_ranks(*world, net->parameters());
 }
 
-// At once, before anything has been exchanged, so that the training can go on; and with inputs in all processes
-// as well.
+// At once, before anything has been exchanged, so that the training can go on; and with inputs in
+// all processes as well.
 RANK_TEST(Join, RefusesOtherExchanges, 2) {
   const auto world = join_world();
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "norm", "out"});

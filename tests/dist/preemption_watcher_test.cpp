@@ -116,7 +116,8 @@ TEST(PreemptionWatcherTest, NamesThoseWhoHaveNotAnswered) {
   watcher->stop(seconds(60));
 }
 
-// Free-running trainings of different speed, which are asked at random updates, one of them or several.
+// Free-running trainings of different speed, which are asked at random updates, one of them or
+// several.
 TEST(PreemptionWatcherTest, AllStopAtTheSameUpdate) {
   const uint32_t seed = random_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -76,7 +76,8 @@ RANK_TEST(ProcessControl, WaitForEveryone, 4) {
   wait_for_everyone(*world, "named");
 }
 
-// Rank 2 does not come; it stays alive until the others have given up, so that only the timeout tells.
+// Rank 2 does not come; it stays alive until the others have given up, so that only the timeout
+// tells.
 RANK_TEST(ProcessControl, TheMissingAreNamedOnEveryRank, 4) {
   // The monitor of a slow rank might be faster to see that the others have given up.
   const auto world = join_world({.timeout = 2s, .monitor = {.enabled = false}});

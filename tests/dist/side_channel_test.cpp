@@ -254,7 +254,8 @@ accelerant::launch::RunRanksResult run_with(const std::string& failpoint, int co
 // With main threads that exchange tensors until that fails, and then wait for the save.
 void save_and_train() {
   signal(SIGTERM, SIG_IGN);  // of the launcher, when a rank has ended: let the others speak
-  // Gloo may miss the end of a process that it is sending to. The exchange then ends by its timeout.
+  // Gloo may miss the end of a process that it is sending to. The exchange then ends by its
+  // timeout.
   const auto world = join_world({.timeout = 20s});
   const auto channel = SideChannel::open(*world, "saving");
   std::thread thread([&] { save_again_and_again(*channel); });

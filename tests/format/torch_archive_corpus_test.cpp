@@ -1,5 +1,5 @@
-// Gives the files of the fuzzer's corpus to the fuzzer's own function, so that what it once found stays
-// found, in builds without a fuzzer too.
+// Gives the files of the fuzzer's corpus to the fuzzer's own function, so that what it once found
+// stays found, in builds without a fuzzer too.
 #include <dirent.h>
 #include <gtest/gtest.h>
 

@@ -46,7 +46,8 @@ TEST(MalformedPickle, NamesWhatItAsksForAndExecutesNothing) {
 }
 
 TEST(MalformedPickle, RefusesInstructionsThatPlainDataDoNotNeed) {
-  // Those of protocol 0, INST, OBJ, NEWOBJ, extension codes, persistent ids as text, frozen sets, ...
+  // Those of protocol 0, INST, OBJ, NEWOBJ, extension codes, persistent ids as text, frozen sets,
+  // ...
   for (const std::string opcode : {"I1\n", "(ios\nsystem\n", "o", "\x81", "\x92", "\x82", "Pabc\n",
                                    "0", "1", "2", "\x91", "\x97", "\x98", "d", "l", "\xff", "\1"}) {
     EXPECT_TRUE(

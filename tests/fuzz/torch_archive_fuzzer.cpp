@@ -1,6 +1,7 @@
-// Feeds bytes to the reader of torch's file format. Input that begins like a zip archive is read as one;
-// all else is taken for the pickle inside of one, as checksums and offsets would keep a fuzzer from ever
-// getting that far. What could be read is written, read and written again: the same bytes must come out.
+// Feeds bytes to the reader of torch's file format. Input that begins like a zip archive is read as
+// one; all else is taken for the pickle inside of one, as checksums and offsets would keep a fuzzer
+// from ever getting that far. What could be read is written, read and written again: the same bytes
+// must come out.
 #include <accelerant/core/error.h>
 #include <format/torch_archive.h>
 

@@ -8,7 +8,8 @@ namespace {
 
 namespace nn = torch::nn;
 
-// The same parameter in two checkpoints, which Python's reentrant variant cannot do, and one outside.
+// The same parameter in two checkpoints, which Python's reentrant variant cannot do, and one
+// outside.
 struct CheckpointedImpl : nn::Module {
   explicit CheckpointedImpl(bool with_checkpoints) : with_checkpoints_(with_checkpoints) {}
 

@@ -72,7 +72,8 @@ TEST_P(Linear, RunsIn16BitsUnderAutocast) {
   expect_same_results({64, 32}, torch::randn({3, 5, 64}, options()), 2e-2);
 }
 
-// What a linear layer in 16 bits is to give: products of the rounded numbers, with nothing else rounded but the output.
+// What a linear layer in 16 bits is to give: products of the rounded numbers, with nothing else
+// rounded but the output.
 struct ExactLinear {
   ExactLinear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& gradient,
               at::ScalarType type) {

@@ -27,7 +27,8 @@ inline std::vector<OptimizerCase> fused_optimizers() {
   return cases;
 }
 
-// Parameters of awkward shapes: odd, one element, none, no dimension, several blocks, at an odd address.
+// Parameters of awkward shapes: odd, one element, none, no dimension, several blocks, at an odd
+// address.
 inline std::vector<at::Tensor> awkward_parameters(at::TensorOptions options) {
   std::vector<at::Tensor> parameters;
   for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
@@ -51,7 +52,8 @@ inline std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors,
   return copies;
 }
 
-// Two optimizers of a kind over parameters with the same values: one to step by FusedStep, one by itself.
+// Two optimizers of a kind over parameters with the same values: one to step by FusedStep, one by
+// itself.
 struct Twins {
   std::vector<at::Tensor> ours;
   std::vector<at::Tensor> theirs;
@@ -75,8 +77,8 @@ inline void set_random_gradients(const std::vector<at::Tensor>& parameters, doub
   }
 }
 
-// With weight decay, a gradient of 16 bits may cancel its parameter to nothing but rounding, of which optimizers that
-// divide by its size make a whole step. These are too large for that.
+// With weight decay, a gradient of 16 bits may cancel its parameter to nothing but rounding, of
+// which optimizers that divide by its size make a whole step. These are too large for that.
 inline void set_large_random_gradients(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) {
     const at::Tensor values = torch::randn_like(parameter).detach();

@@ -10,7 +10,8 @@ using torch::optim::AdamW;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-// Loads the state after `spoil` has changed it; the error, after which the optimizer must be as before.
+// Loads the state after `spoil` has changed it; the error, after which the optimizer must be as
+// before.
 template <class Spoil>
 std::string refusal(Training& training, Spoil&& spoil) {
   const NamedState before = written_and_read(training.save());

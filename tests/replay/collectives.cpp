@@ -1,5 +1,6 @@
-// Replays exchanges between processes: several replays run at once, with the variables of a launcher, and
-// all get the same documents. A document is one call: {"op": name, "inputs": [data of each rank], arguments}.
+// Replays exchanges between processes: several replays run at once, with the variables of a
+// launcher, and all get the same documents. A document is one call: {"op": name, "inputs": [data of
+// each rank], arguments}.
 //
 //   gather, reduce {reduction, scale}, broadcast {from}, pad {dim, pad_index, pad_first}:  data is nested: a
 //       tensor {dtype, shape, values}, a list of data, or {"dict": {key: data}}

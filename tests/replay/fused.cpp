@@ -5,8 +5,9 @@
 //    "scaler": {"init_scale": 1024.0, "growth_interval": 5},      or null: none
 //    "steps": [{"max_norm": 1.0, "unscale": true, "lr": [0.1], "grads": [[...], null, ...]}, ...]}
 //
-// Each step assigns the gradients, with their scale, and the learning rates if they are given; unscales them if
-// asked; clips if there is a limit. The result has the parameters, norms, skipped steps, scale and the state.
+// Each step assigns the gradients, with their scale, and the learning rates if they are given;
+// unscales them if asked; clips if there is a limit. The result has the parameters, norms, skipped
+// steps, scale and the state.
 #include <accelerant/amp/grad_scaler.h>
 #include <accelerant/optim/fused_step.h>
 #include <accelerant/optim/lion.h>

@@ -1,4 +1,5 @@
-// The topic `models`: loads a saved model into tensors that the document describes, and saves them again.
+// The topic `models`: loads a saved model into tensors that the document describes, and saves them
+// again.
 //   {"load": "folder or file", "save": "folder",
 //    "tensors": [{"name": "a.weight", "dtype": "float32", "shape": [2, 3]},
 //                {"name": "b.weight", "tied_to": "a.weight"}, ...],

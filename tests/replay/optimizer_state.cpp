@@ -1,5 +1,5 @@
-// The topic `optimizer_state`: an optimizer over given tensors, trained on a smooth loss, that begins with a state
-// in Python's structure if the document has one, and ends by giving its own.
+// The topic `optimizer_state`: an optimizer over given tensors, trained on a smooth loss, that
+// begins with a state in Python's structure if the document has one, and ends by giving its own.
 //
 //   {"kind": "AdamW", "dtype": "float32",
 //    "groups": [{"options": {"lr": 0.1, "betas": [0.9, 0.99]}, "params": [{"shape": [2, 3], "values": [...]}]}],
@@ -49,7 +49,8 @@ json state_to(const accelerant::NamedState& state) {
   return {{"values", *state.values}, {"tensors", tensors}};
 }
 
-// Sets the options that are given, through the saved form, so that this needs no knowledge of the kinds.
+// Sets the options that are given, through the saved form, so that this needs no knowledge of the
+// kinds.
 void set_options(torch::optim::Optimizer& optimizer, const json& groups) {
   auto state = accelerant::optim::optimizer_state_dict(optimizer, {});
   for (std::size_t g = 0; g < groups.size(); ++g) {

@@ -1,8 +1,8 @@
 // The topic `python_state`: reads a folder of Accelerate's save_state.
 //   {"folder": "...", "rank": 0, "draw": 5,
 //    "schedules": [{"kind": "StepLR", "base_lr": 0.1, "step_size": 3, "gamma": 0.5, "steps": 4}, null, ...]}
-// The result has all that is in the folder; numbers drawn after the generators were set; and for each schedule that
-// is described, the rates at the step it was saved at and in `steps` more.
+// The result has all that is in the folder; numbers drawn after the generators were set; and for
+// each schedule that is described, the rates at the step it was saved at and in `steps` more.
 #include <accelerant/amp/grad_scaler.h>
 #include <accelerant/optim/lr_scheduler.h>
 

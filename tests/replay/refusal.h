@@ -9,8 +9,8 @@
 
 namespace replay {
 
-// Calls f; a refusal by the library or by torch becomes {"error": message}. Of a message with two lines
-// the first is the original's text, which is what is compared.
+// Calls f; a refusal by the library or by torch becomes {"error": message}. Of a message with two
+// lines the first is the original's text, which is what is compared.
 template <class F>
 nlohmann::json result_or_error(F&& f) {
   try {

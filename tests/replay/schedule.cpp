@@ -291,8 +291,8 @@ class Run {
     optimizer_ = optimizer_from(kind_, rates_);
   }
 
-  // Makes a scheduler, and reports the rates of all steps. At save_at both optimizer and scheduler are
-  // made anew, and the state of the scheduler is all that is kept, as text.
+  // Makes a scheduler, and reports the rates of all steps. At save_at both optimizer and scheduler
+  // are made anew, and the state of the scheduler is all that is kept, as text.
   template <class MakeScheduler, class Advance>
   json run(const MakeScheduler& make_scheduler, const Advance& advance) {
     auto scheduler = make_scheduler(*optimizer_);

@@ -4,8 +4,9 @@
 //        {"op": "read", "path": "...", "verify": true}
 //        {"op": "copy", "path": "...", "to": "..."}: read, and written again
 //        {"op": "large", "to": "...", "bytes": [sizes]}: a list of tensors of zeros, each ending in its place
-// Output: {"kind": name}, {"value": description}, {} or {"error": message}. In descriptions strings and
-// bytes are hexadecimal, floats their 64 bits, and storages numbered in the order of their appearance.
+// Output: {"kind": name}, {"value": description}, {} or {"error": message}. In descriptions strings
+// and bytes are hexadecimal, floats their 64 bits, and storages numbered in the order of their
+// appearance.
 #include <fcntl.h>
 #include <format/torch_archive.h>
 #include <sys/mman.h>

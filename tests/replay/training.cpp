@@ -1,9 +1,9 @@
 // The topic `training`: a small classifier trained through the Accelerator. The document names the
-// files with the first weights and the data (float32, as they lie in memory); the result has the loss
-// of every batch, the learning rates, the last weights and the last buffers. Started as one of several
-// processes it trains with the others, and the result is that of its own rank. With "join", {"batches": [3, 5],
-// "divide_by_initial_world_size": true}, each rank takes no more batches of an epoch than is said for it, and every
-// epoch is a join of uneven inputs.
+// files with the first weights and the data (float32, as they lie in memory); the result has the
+// loss of every batch, the learning rates, the last weights and the last buffers. Started as one of
+// several processes it trains with the others, and the result is that of its own rank. With "join",
+// {"batches": [3, 5], "divide_by_initial_world_size": true}, each rank takes no more batches of an
+// epoch than is said for it, and every epoch is a join of uneven inputs.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 

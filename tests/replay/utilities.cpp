@@ -1,5 +1,5 @@
-// Replays small functions: those on nested data, the search for a batch size, seeds. A document is one
-// call: {"op": name, arguments}.
+// Replays small functions: those on nested data, the search for a batch size, seeds. A document is
+// one call: {"op": name, arguments}.
 //
 //   slice {data, begin, end}, concatenate {batches}, find_batch_size {data}:  data is an object of lists of
 //       one-dimensional tensors

@@ -1,4 +1,5 @@
-// Disks that are full, slow, read-only or failing; and that everything is on the disk before it counts.
+// Disks that are full, slow, read-only or failing; and that everything is on the disk before it
+// counts.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -225,7 +226,8 @@ TEST(Disk, ASignalDuringCloseIsNoFailure) {
 
 // --- Order ------------------------------------------------------------------------------------------
 
-// The records without writes, which are many; the last write of each file must come before its sync.
+// The records without writes, which are many; the last write of each file must come before its
+// sync.
 Names order_of(const Names& recorded) {
   Names order;
   for (const std::string& record : recorded) {

@@ -1,7 +1,8 @@
-// A process that saves checkpoints is killed at every place where it can be: whatever it leaves, the right checkpoint
-// is whole, nothing else looks whole, and the next save works.
+// A process that saves checkpoints is killed at every place where it can be: whatever it leaves,
+// the right checkpoint is whole, nothing else looks whole, and the next save works.
 //
-// By default each place once, at a random one of its visits; ACCELERANT_KILL_SWEEP=all: at every visit.
+// By default each place once, at a random one of its visits; ACCELERANT_KILL_SWEEP=all: at every
+// visit.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -110,7 +111,8 @@ Run run_saver(const std::string& folder, const std::string& mode, const std::str
   return run;
 }
 
-// The number of the checkpoint that must be there now; -1 for none. `before`: what was there when the run began.
+// The number of the checkpoint that must be there now; -1 for none. `before`: what was there when
+// the run began.
 std::int64_t expected_number(const Run& run, const std::string& place, std::int64_t before) {
   if (run.phase.empty()) return before;
   if (run.phase == "saving") return run.number - 1;

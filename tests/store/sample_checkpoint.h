@@ -22,7 +22,8 @@ using accelerant::checkpoint::FileRecord;
 using accelerant::checkpoint::FileWriter;
 using accelerant::checkpoint::Manifest;
 
-// Names and content of the files. One is larger than a writer's buffer, one is empty, one lies in a sub-folder.
+// Names and content of the files. One is larger than a writer's buffer, one is empty, one lies in a
+// sub-folder.
 inline std::map<std::string, std::string> files_of(std::int64_t number) {
   std::mt19937_64 random(static_cast<std::uint64_t>(number));
   std::map<std::string, std::string> files = {{"model.safetensors", std::string((1 << 20) + 17, 0)},

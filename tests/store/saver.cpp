@@ -2,8 +2,8 @@
 //
 //   checkpoint-saver <folder> rotate|replace|rename <saves>
 //
-// rotate: numbered checkpoints, of which two are kept; replace: always <folder>/last; rename: the same on a disk
-// that cannot exchange two names. Says on standard output how far it has come.
+// rotate: numbered checkpoints, of which two are kept; replace: always <folder>/last; rename: the
+// same on a disk that cannot exchange two names. Says on standard output how far it has come.
 #include <unistd.h>
 
 #include <cstdlib>

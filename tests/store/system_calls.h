@@ -1,6 +1,6 @@
-// Stands between the library and the system: a test sees in which order files are written, synced and renamed, and
-// can let calls fail. Linked into a program, these write(), fsync(), close(), rename() and renameat2() take the place of
-// those of the C library.
+// Stands between the library and the system: a test sees in which order files are written, synced
+// and renamed, and can let calls fail. Linked into a program, these write(), fsync(), close(),
+// rename() and renameat2() take the place of those of the C library.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ Script& script();
 // Whether renameat2() can exchange two paths, as not all disks can.
 bool& can_exchange();
 
-// Whether fsync() waits for the disk. Only a machine that crashes shows the difference; tests that kill processes
-// save minutes by not waiting.
+// Whether fsync() waits for the disk. Only a machine that crashes shows the difference; tests that
+// kill processes save minutes by not waiting.
 bool& waits_for_disk();
 
 // Applies to a folder as long as it lives.

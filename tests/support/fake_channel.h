@@ -93,7 +93,8 @@ class FakeNetwork {
   std::vector<std::shared_ptr<Channel>> channels_;
 };
 
-// Runs f(rank) for every rank, each in a thread of its own. What one of them throws is thrown at the end.
+// Runs f(rank) for every rank, each in a thread of its own. What one of them throws is thrown at
+// the end.
 template <class F>
 void on_all_ranks(int64_t num_processes, F&& f) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(num_processes));

@@ -1,4 +1,5 @@
-// The last word of every test of several processes: all must have ended with the same model, bit by bit.
+// The last word of every test of several processes: all must have ended with the same model, bit by
+// bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +22,8 @@ inline uint64_t hash_of(const at::Tensor& tensor) {
   return hash;
 }
 
-// A collective call. Fails on every rank, naming the tensors that differ by their place in the list.
+// A collective call. Fails on every rank, naming the tensors that differ by their place in the
+// list.
 inline void expect_same_on_all_ranks(const accelerant::dist::World& world,
                                      const std::vector<at::Tensor>& tensors) {
   std::vector<std::string> lines;

@@ -135,8 +135,8 @@ TEST_F(FailureDeathTest, AStuckProcessIsEnded) {
   EXPECT_EQ(report->step, 7);
 }
 
-// In a rank, from the start on: the program fails before it has an Accelerator. The handler is set when the
-// program is loaded, so it is another program: this one, as a rank.
+// In a rank, from the start on: the program fails before it has an Accelerator. The handler is set
+// when the program is loaded, so it is another program: this one, as a rank.
 TEST_F(FailureDeathTest, AnExceptionBeforeThereIsAHandlerIsReported) {
   if (rank_test::is_rank()) {
     std::thread([] { throw std::runtime_error("no such file"); }).join();
@@ -190,7 +190,8 @@ TEST_F(FailureDeathTest, AProgramThatARankStartsWritesNoReport) {
   std::abort();
 }
 
-// Only the stack: the words of the program stay, whatever they are. There is no step before the first.
+// Only the stack: the words of the program stay, whatever they are. There is no step before the
+// first.
 TEST_F(FailureDeathTest, TheReportHasTheWordsOfTheProgram) {
   EXPECT_EXIT(fail_at_step_0(), testing::ExitedWithCode(1), "\\[rank 3\\] terminated: the loss");
   const auto report = accelerant::read_error_report(report_);

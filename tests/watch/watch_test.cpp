@@ -318,8 +318,9 @@ TEST(WatchTest, UncertainNumbersAreNotCompared) {
   }
 }
 
-// Processes that make the same random calls, each at random times and at most as far ahead as collectives
-// that do not wait allow, and whose heartbeats are as old as they like: never a mismatch.
+// Processes that make the same random calls, each at random times and at most as far ahead as
+// collectives that do not wait allow, and whose heartbeats are as old as they like: never a
+// mismatch.
 TEST(WatchTest, SlowProcessesAreNeverAMismatch) {
   const unsigned seed = random_seed();
   std::mt19937 random(seed);

@@ -60,7 +60,8 @@ class Loader : public LoaderHandle {
   std::default_sentinel_t end() const { return {}; }
 
   // A loader over the same data set that delivers as the placement says. It starts at the epoch
-  // and position of this one and has a state of its own from then on.
+  // and position of this one and has a state of its own from then on. What Accelerator::prepare
+  // returns is one of these.
   Loader placed(const Placement& placement) const {
     Loader result(source_, options(), placement);
     result.state()->start_like(*state());

@@ -86,8 +86,8 @@ struct RunRanksResult {
   std::vector<RankResult> ranks = {};  // by rank, with all their output
   bool timed_out = false;
 
-  // Which rank failed first and why, or which ended because they were asked to, and what every rank wrote last.
-  // Empty if all succeeded.
+  // Which rank failed first and why, or which ended because they were asked to, and what every rank
+  // wrote last. Empty if all succeeded.
   std::string report = {};
 
   bool succeeded() const { return report.empty(); }

@@ -50,7 +50,8 @@ class StateValues {
   nlohmann::json* operator->() { return json_.get(); }
   const nlohmann::json* operator->() const { return json_.get(); }
 
-  // The value of a key. That of a key which is not there is made null, or is an exception if this is const.
+  // The value of a key. That of a key which is not there is made null, or is an exception if this
+  // is const.
   nlohmann::json& operator[](const std::string& key);
   const nlohmann::json& operator[](const std::string& key) const;
 

@@ -1,5 +1,5 @@
-// When what happened: spans of time by name and thread, as a file that Perfetto (https://ui.perfetto.dev) and
-// chrome://tracing open.
+// When what happened: spans of time by name and thread, as a file that Perfetto
+// (https://ui.perfetto.dev) and chrome://tracing open.
 //
 //   accelerant::Timeline timeline;
 //   timeline.start();
@@ -9,10 +9,10 @@
 //   }
 //   timeline.write("trace.json");
 //
-// An Accelerator has one of its own, which accelerator.profile() starts (see accelerator/profile.h and
-// docs/profiling.md). A span costs one relaxed load while the timeline is off. While it is on, a span takes no lock:
-// every thread writes to memory of its own. All functions may be called from any thread at any time. The timeline
-// must outlive its spans. Knows nothing of torch.
+// An Accelerator has one of its own, which accelerator.profile() starts (see accelerator/profile.h
+// and docs/profiling.md). A span costs one relaxed load while the timeline is off. While it is on,
+// a span takes no lock: every thread writes to memory of its own. All functions may be called from
+// any thread at any time. The timeline must outlive its spans. Knows nothing of torch.
 #pragma once
 
 #include <array>
@@ -53,13 +53,14 @@ struct TimelineOptions {
   // How the viewer names the process. Default: "rank <rank>".
   std::string process_name = {};
 
-  // The most events of all threads together that are kept; later ones are counted and dropped, though the sums of
-  // phases go on. Each takes 40 bytes. 0: only the sums. Default: one million.
+  // The most events of all threads together that are kept; later ones are counted and dropped,
+  // though the sums of phases go on. Each takes 40 bytes. 0: only the sums. Default: one million.
   std::size_t max_events = 1'000'000;
 };
 
-// Where the time of the busiest thread went, in seconds. A phase inside another counts only for itself: the time of
-// `backward` is without that of `reduction`. Exchanges inside of `data` and `save` count for those.
+// Where the time of the busiest thread went, in seconds. A phase inside another counts only for
+// itself: the time of `backward` is without that of `reduction`. Exchanges inside of `data` and
+// `save` count for those.
 struct PhaseTimes {
   std::array<double, kPhases> seconds = {};
   std::array<int64_t, kPhases> counts = {};  // how often each was entered
@@ -69,12 +70,13 @@ struct PhaseTimes {
   int64_t count(Phase phase) const { return counts[static_cast<std::size_t>(phase)]; }
 };
 
-// One line: "time of 1,234 steps: 12 % data, 30 % forward, 45 % backward, 5 % reduction, 8 % step; 3.2 ms a step".
-// Steps are those of optimizers. What is in no phase, and phases below 0.5 %, are "other".
+// One line: "time of 1,234 steps: 12 % data, 30 % forward, 45 % backward, 5 % reduction, 8 % step;
+// 3.2 ms a step". Steps are those of optimizers. What is in no phase, and phases below 0.5 %, are
+// "other".
 std::string summary_line(const PhaseTimes& times);
 
-// The name of a span. Those written as literals are kept as they are; texts made at run time are copied under a lock
-// when the span begins, if the timeline is on.
+// The name of a span. Those written as literals are kept as they are; texts made at run time are
+// copied under a lock when the span begins, if the timeline is on.
 class SpanName {
  public:
   template <std::size_t size>
@@ -116,13 +118,14 @@ class Timeline {
   void stop();
   bool is_on() const { return on_.load(std::memory_order_relaxed); }
 
-  // From now until the end of the object's scope, or its end(). Spans of a thread must end in the reverse order of
-  // their beginning. One that is under way when start() is called is not recorded.
+  // From now until the end of the object's scope, or its end(). Spans of a thread must end in the
+  // reverse order of their beginning. One that is under way when start() is called is not recorded.
   [[nodiscard]] Span span(SpanName name, SpanName category = "user");
   [[nodiscard]] Span span(Phase phase);
   [[nodiscard]] Span span(Phase phase, SpanName name);
 
-  // A span of this thread that has ended already, by times of Clock. It must not reach out of the span it is in.
+  // A span of this thread that has ended already, by times of Clock. It must not reach out of the
+  // span it is in.
   void add(Phase phase, Clock::time_point from, Clock::time_point to);
   void add(SpanName name, SpanName category, Clock::time_point from, Clock::time_point to);
 
@@ -139,8 +142,8 @@ class Timeline {
   int64_t events() const;
   int64_t dropped() const;
 
-  // All that was recorded so far, spans that have not ended left out. A file appears whole or not at all; its folder
-  // must be there. Throws Error if it cannot be written.
+  // All that was recorded so far, spans that have not ended left out. A file appears whole or not
+  // at all; its folder must be there. Throws Error if it cannot be written.
   void write(const std::string& path) const;
   std::string to_json() const;
 

@@ -1,5 +1,15 @@
 // What lies behind a CapturedStep: decides for each call whether it runs eagerly, is captured, or
 // replays a graph.
+//
+// A StepKey says which graph a call needs. While the step runs eagerly, a StepRecorder learns which
+// windows and optimizers it has. A capture runs it once more without any effect: HostState puts the
+// host back, and what the step did there is kept as HostActions. A replay does those again, some
+// before the graph is launched and the others after. Gradients that outlive a step are
+// KeptGradients, as all graphs must find them in the same place.
+//
+// With several processes all of them agree on what each call does (step_agreement.h), and gradients
+// are exchanged on the stream of the step (dist/captured_exchange.h). Graphs hold on to the World's
+// groups, so they are dropped right before these end (WorldAccess::before_close).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // What a captured step needs of the device: a place to run beside the program's stream, and graphs.
+// An interface, so that tests can put a backend in its place that runs the step anew in each
+// replay, which tells on a CPU too whether the host's part of a replay is right.
 #pragma once
 
 #include <c10/core/Stream.h>

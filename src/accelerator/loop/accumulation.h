@@ -1,5 +1,15 @@
 // Windows of accumulated gradients: which micro-step completes one, what a loss is divided by, and
 // what the gathered gradients must still be multiplied by.
+//
+// Optimizers do not matter here, and models only tell windows apart. Whether a micro-step completes
+// its window is decided when it begins: by the number of micro-steps so far, and by the innermost
+// running loop over a prepared loader, whose last batch ends a window early.
+//
+// A loss is divided by what is known when its backward runs: by the steps of the window, fewer if
+// the loader has fewer batches left, and for a sum over items also by the items of the first
+// micro-step. What shows only later (the end of a stream, micro-steps without a backward, the total
+// of items) is the correction: one factor, applied once to each gradient. So the usual window needs
+// no extra pass over its gradients, and gradients of fp16 stay in the range of a mean.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,9 @@
 // When the loss scale is updated: once for each iteration, after all the optimizers that were
 // unscaled or stepped in it.
+//
+// Nobody says which optimizer is the last of an iteration. So the update is made when the scope of
+// accumulate() closes or, outside of scopes, when the next backward or captured step begins. It
+// waits while a window gathers: gradients of two scales do not add up.
 #pragma once
 
 namespace accelerant::detail {

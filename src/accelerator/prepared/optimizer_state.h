@@ -1,4 +1,10 @@
 // What lies behind the handles of one prepared optimizer.
+//
+// It follows the window of the latest accumulate() over a model of which it owns a parameter.
+// Steps, clipping, unscaling, and schedules that follow it, do nothing unless the optimizer is at a
+// boundary: its window is complete, or it is in none. Whatever uses gradients there first makes
+// them what they should be: the window's correction comes first, then the loss scale, which a fused
+// step undoes while it reads them.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,8 @@
 // How a prepared optimizer steps: in the two passes of a FusedStep where its kind allows it, else
 // by itself.
+//
+// A fused step clips on its way, so the limit is only noted for it. Where gradients themselves are
+// looked at or changed before the step, what was noted is written into them first.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -10,7 +10,8 @@ namespace accelerant::detail {
 
 // Holds them weakly: an object is registered as long as a handle of it is alive. So what was
 // borrowed for it may be destroyed with its handles, for example at the end of a function, and is
-// not touched after that.
+// not touched after that. Until clear() no number is given twice, so that a checkpoint finds an
+// object again although others before it are gone.
 template <class T>
 class Registry {
  public:

@@ -1,4 +1,9 @@
 // What lies behind the handles of one prepared schedule.
+//
+// A schedule moves on only if its optimizer was updated, and under fp16 the device is the first to
+// know. So a step of the schedule may be pending until somebody looks, and then the host waits:
+// settle(). A replay of a captured step does not look. It takes a RateChoice: the rates for each
+// number of skipped updates among those pending. The device counts the skips and picks the rates.
 #pragma once
 
 #include <cstdint>

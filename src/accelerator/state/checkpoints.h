@@ -7,6 +7,17 @@
 //   custom/<name>                registered objects
 //   rank_<r>                     of one process: random numbers, windows and gradients, exchange of
 //                                gradients
+//
+// Each process writes its own part. Models come from process 0, whose buffers count; optimizers are
+// spread so that all processes have about as much to write. All of them compute the same
+// distribution, so nobody has to ask.
+//
+// Objects are known again by their numbers in the order of preparation. Loading collects a Change
+// for each of them, which checks names and shapes, and applies them when all fit; if one fails
+// nevertheless, those before it are taken back.
+//
+// Another number of processes can go on too: positions of loaders count the samples of all
+// processes, and new random numbers are derived from the saved ones. Half windows are refused.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +66,15 @@ class Checkpoints {
   // Where the training was resumed from, if it was.
   const std::optional<LoadedState>& resumed() const { return resumed_; }
 
-  // Objects were prepared: if a training is resumed, they become what they were.
+  // Resuming happens piece by piece, since a program may prepare its objects in several calls. The
+  // first prepare() finds the checkpoint and loads the trainer's part. The part of the process
+  // waits for the last object: it is loaded by the first forward, loop or epochs() that finds all
+  // of them there, while accumulate(), backward() and saving demand them. Random numbers come that
+  // late because programs draw some while they are built. A loop that was saved in its middle gets
+  // its own when it begins, as loops over other loaders may run before it.
+  //
+  // Objects were prepared: if a training is resumed, they become what they were, an optimizer as
+  // soon as its models are known.
   void resume_prepared();
 
   // The training begins: what concerns all objects together becomes what it was. An Error if some

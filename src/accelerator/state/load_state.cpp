@@ -306,8 +306,8 @@ void Checkpoints::resume_prepared() {
 }
 
 // Not in_all(): one process alone may come here, for example with an evaluation in front of the
-// training. What is most likely to fail in one process alone, reading its own part, resume_prepared()
-// has done; left are optimizers whose models were prepared later.
+// training. What is most likely to fail in one process alone, reading its own part,
+// resume_prepared() has done; left are optimizers whose models were prepared later.
 void Checkpoints::finish_resume() {
   if (!resume_) return;
   load_objects(*resume_, /*all=*/true);

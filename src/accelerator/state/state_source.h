@@ -1,4 +1,7 @@
 // A checkpoint to load from: one of ours, or one that Python's Accelerate saved.
+//
+// Python's has no place for some of what ours holds: where the program stood, positions of loaders,
+// objects of the program. Of that nothing is told, and what the program has is left as it is.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,11 @@
 // Where a training stands in its program: which loop over epochs it is in, which epoch, and which
 // loops over loaders have ended in that epoch. So a program that is started again finds its place
 // without a line of its own.
+//
+// What is saved are two numbers: which call of epochs(), and which epoch of it is next. The
+// position in an epoch is the loader's own. The program runs an epoch that goes on from its top, so
+// loops that were done must do nothing: a loader that was trained with earlier in the epoch, or
+// whose last batch was in hand, gives no batches in its next loop (LoaderState::skip_loop).
 #pragma once
 
 #include <cstdint>

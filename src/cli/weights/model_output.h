@@ -28,9 +28,10 @@ struct WrittenModel {
   std::vector<std::pair<std::string, std::uint64_t>> overflows = {};
 };
 
-// To a folder, where it takes the place of the model that is there when it is whole. `input` is the path that `model`
-// was opened by. A UsageError, before anything is done, if the folder is a checkpoint, or if the folder of the input
-// would lose by it: values that do not fit the new type, or another model.
+// To a folder, where it takes the place of the model that is there when it is whole. `input` is the
+// path that `model` was opened by. A UsageError, before anything is done, if the folder is a
+// checkpoint, or if the folder of the input would lose by it: values that do not fit the new type,
+// or another model.
 WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string& input,
                          const std::string& folder, const OutputOptions& options);
 

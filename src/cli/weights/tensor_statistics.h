@@ -19,11 +19,13 @@ struct TensorStatistics {
   std::uint64_t nan = 0;  // how many values are NaN
   std::uint64_t inf = 0;  // how many are infinite
 
-  // The first values in row-major order. Those that JSON has no numbers for are "NaN", "Infinity" and "-Infinity".
+  // The first values in row-major order. Those that JSON has no numbers for are "NaN", "Infinity"
+  // and "-Infinity".
   nlohmann::json first = nlohmann::json::array();
 };
 
-// Of floating-point numbers of 16 bits and more, integers and booleans. Goes through the tensor in small pieces.
+// Of floating-point numbers of 16 bits and more, integers and booleans. Goes through the tensor in
+// small pieces.
 TensorStatistics statistics_of(const checkpoint::WeightFile& file,
                                const checkpoint::WeightTensor& tensor,
                                std::size_t first_values = 8);

@@ -60,7 +60,8 @@ void require_path(const std::string& path);
 // "accelerant COMMAND: message", on stderr, fit for a terminal.
 void show_error(const char* command, const std::string& message);
 
-// Runs the work of a command. Returns its exit code; 1 after an exception and 2 after a UsageError, which are shown.
+// Runs the work of a command. Returns its exit code; 1 after an exception and 2 after a UsageError,
+// which are shown.
 template <class Work>
 int run_work(const char* command, const Work& work) {
   try {

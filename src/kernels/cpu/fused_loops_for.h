@@ -1,5 +1,6 @@
-// The body of fused_loops_default.cpp, fused_loops_avx2.cpp and fused_loops_avx512.cpp, which define the name of
-// the table, ACCELERANT_FUSED_LOOPS, and are compiled for that instruction set. All is local to them.
+// The body of fused_loops_default.cpp, fused_loops_avx2.cpp and fused_loops_avx512.cpp, which
+// define the name of the table, ACCELERANT_FUSED_LOOPS, and are compiled for that instruction set.
+// All is local to them.
 #include <array>
 #include <cstring>
 #include <utility>
@@ -41,8 +42,8 @@ struct Lanes {
   typedef Bits Integers __attribute__((vector_size(64)));
 };
 
-// Summed in lanes, whose sums go to double now and then. What the vectors see of a value is its magnitude as
-// bits: inf and nan are the largest.
+// Summed in lanes, whose sums go to double now and then. What the vectors see of a value is its
+// magnitude as bits: inf and nan are the largest.
 template <class T, class Bits>
 SquareSum squares(const T* values, std::int64_t size, T factor, Bits magnitude, Bits infinite) {
   using V = typename Lanes<T, Bits>::Values;
@@ -128,7 +129,8 @@ void to_bfloat16(const float* __restrict values, std::uint16_t* __restrict resul
   }
 }
 
-// Without branches: the exponent is moved by a multiplication, which also takes care of denormal numbers.
+// Without branches: the exponent is moved by a multiplication, which also takes care of denormal
+// numbers.
 inline __attribute__((always_inline)) float widen_float16(std::uint16_t value) {
   const std::uint32_t magnitude = static_cast<std::uint32_t>(value & 0x7fffU) << 13;
   const std::uint32_t sign = static_cast<std::uint32_t>(value & 0x8000U) << 16;

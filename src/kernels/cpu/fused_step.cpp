@@ -190,7 +190,8 @@ void update_block(const StepTensor& tensor, const Hyper& hyper, std::int64_t ste
   }
 }
 
-// Calls f for every block, on torch's own threads. Each gets a run of blocks of about the same work, and a memo.
+// Calls f for every block, on torch's own threads. Each gets a run of blocks of about the same
+// work, and a memo.
 template <class F>
 void for_each_block(std::span<const std::int64_t> costs, const F& f) {
   const auto block_at = [&](std::int64_t cost) {

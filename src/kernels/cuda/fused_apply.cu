@@ -208,8 +208,8 @@ void apply_step(const StepTables& tables, std::span<const StepSegment> segments,
                 void* scratch, void* stream) {
   static const Kernels kernels = make_kernels(std::make_integer_sequence<int, kRules>());
   static_assert((1 + kMostSegments) * sizeof(unsigned) <= kStepScratchBytes);
-  // From the last block to the first: the first pass went the other way, and the cache may still hold what it read
-  // last.
+  // From the last block to the first: the first pass went the other way, and the cache may still
+  // hold what it read last.
   for (std::size_t i = segments.size(); i-- > 0;) {
     const StepSegment& segment = segments[i];
     const Kernel kernel =

@@ -92,8 +92,9 @@ __device__ __forceinline__ void store_eight(void* data, std::int64_t index, Scal
   }
 }
 
-// Whether this is the last block of the launch to get here. What the first thread of any block wrote before can
-// then be read. The counter is back at zero for the next launch. For all threads of the block.
+// Whether this is the last block of the launch to get here. What the first thread of any block
+// wrote before can then be read. The counter is back at zero for the next launch. For all threads
+// of the block.
 __device__ __forceinline__ bool is_last_block(unsigned* counter) {
   __shared__ bool last;
   __syncthreads();

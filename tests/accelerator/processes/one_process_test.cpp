@@ -1,5 +1,5 @@
-// Process groups and a data-parallel model of a single process: all that can be seen of NCCL on a machine
-// with one GPU, and the way to try a program out before it gets more.
+// Process groups and a data-parallel model of a single process: all that can be seen of NCCL on a
+// machine with one GPU, and the way to try a program out before it gets more.
 #include "accelerator/processes/training.h"
 #include "support/count_exchanges.h"
 
@@ -16,8 +16,8 @@ Run alone_with(Backend backend) {
   return run;
 }
 
-// One Accelerator after another, each with groups of its own, and exchanges besides the training. That the
-// process ends with 0 afterwards is what a RANK_TEST demands of its ranks.
+// One Accelerator after another, each with groups of its own, and exchanges besides the training.
+// That the process ends with 0 afterwards is what a RANK_TEST demands of its ranks.
 void live_through_groups(Backend backend) {
   for (int life = 0; life < 2; ++life) {
     const CountExchanges counted;

@@ -2,8 +2,9 @@
 //
 //   python-folder FOLDER DATA RESULT no|fp16
 //
-// FOLDER is of Accelerate's save_state; DATA holds `inputs` and `targets`, a batch in each row. What comes out is saved
-// as RESULT.safetensors (losses, rates, parameters, outputs for the first batch) and as a checkpoint, RESULT.
+// FOLDER is of Accelerate's save_state; DATA holds `inputs` and `targets`, a batch in each row.
+// What comes out is saved as RESULT.safetensors (losses, rates, parameters, outputs for the first
+// batch) and as a checkpoint, RESULT.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
@@ -12,7 +13,8 @@
 
 namespace {
 
-// Without a bias in front of the normalization: its gradient is rounding errors, which AdamW makes large.
+// Without a bias in front of the normalization: its gradient is rounding errors, which AdamW makes
+// large.
 torch::nn::Sequential network() {
   return torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(6, 12).bias(false)),
                                torch::nn::BatchNorm1d(12), torch::nn::Dropout(0.25),

@@ -1,5 +1,6 @@
-// A training that the tests beside this file kill, stop and hinder, and start again: it has everything whose state
-// matters, and writes what it computes into LOG.<rank>, a line for each batch.
+// A training that the tests beside this file kill, stop and hinder, and start again: it has
+// everything whose state matters, and writes what it computes into LOG.<rank>, a line for each
+// batch.
 //
 //   resumable-training LOG [--key=value ...]
 //

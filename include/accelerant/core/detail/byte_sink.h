@@ -8,8 +8,8 @@
 //     std::string text;
 //   };
 //
-// A writer borrows the sink for the time of one call, and gives it the bytes in order, in pieces of any
-// size. A sink that cannot go on throws; the exception passes through the writer.
+// A writer borrows the sink for the time of one call, and gives it the bytes in order, in pieces of
+// any size. A sink that cannot go on throws; the exception passes through the writer.
 #pragma once
 
 #include <cstddef>

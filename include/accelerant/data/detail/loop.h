@@ -1,4 +1,8 @@
 // One loop over a loader: an epoch, from where it starts to where it ends. A part of the loader.
+//
+// The Source gives jobs that make batches, in the order of the EpochPlan; an OrderedPipeline runs
+// them in threads and hands the batches out in order; Transfer copies each to the device on a
+// stream of its own. LoaderState is told of every batch, as it counts where the epoch stands.
 #pragma once
 
 #include <cstdint>
