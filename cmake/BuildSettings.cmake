@@ -1,5 +1,5 @@
-# Compiler settings of our own targets. A project that takes Accelerant by add_subdirectory keeps
-# its own: nothing here is global unless Accelerant is the top-level project.
+# Compiler settings of our own targets. A project that uses Accelerant by add_subdirectory keeps its
+# own: nothing here is global unless Accelerant is the top-level project.
 
 if(PROJECT_IS_TOP_LEVEL)
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -8,10 +8,10 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-  # Both are only there to make builds faster, so each is used where it is found.
+  # Both only make builds faster, so each is used if it is found.
   find_program(CCACHE_PROGRAM ccache)
   if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    # A precompiled header is only cached when ccache is told not to mind its time stamps.
+    # ccache only caches precompiled headers if it may ignore their time stamps.
     set(CMAKE_CXX_COMPILER_LAUNCHER
         ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
         ${CCACHE_PROGRAM})
@@ -24,7 +24,7 @@ endif()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
   message(FATAL_ERROR "Accelerant needs g++ 12 or newer, got ${CMAKE_CXX_COMPILER_VERSION}. "
-                      "Install a newer one and pass -DCMAKE_CXX_COMPILER=g++-12.")
+                      "Install a newer one and pass, for example, -DCMAKE_CXX_COMPILER=g++-12.")
 endif()
 
 # Settings for every target of ours: accelerant_target(name).
@@ -34,7 +34,7 @@ function(accelerant_target target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wconversion>)
   if(PROJECT_IS_TOP_LEVEL)
-    # Not in other people's builds: their compiler may know warnings that ours does not.
+    # Not in other people's builds: their compiler may have warnings that ours has not.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
   endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -42,11 +42,11 @@ function(accelerant_target target)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
   endif()
   if(ACCELERANT_SANITIZE)
-    # With sanitizers g++ 12 takes members of empty optionals for uninitialised values in use.
+    # With sanitizers, g++ 12 warns that members of empty optionals are used uninitialised.
     target_compile_options(${target} PRIVATE -fsanitize=${ACCELERANT_SANITIZE}
                            -fno-omit-frame-pointer -fno-sanitize-recover=all -Wno-maybe-uninitialized)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ACCELERANT_SANITIZE MATCHES "thread")
-      target_compile_options(${target} PRIVATE -Wno-tsan)  # it does not know fences
+      target_compile_options(${target} PRIVATE -Wno-tsan)  # it does not support fences
     endif()
     target_link_options(${target} PUBLIC -fsanitize=${ACCELERANT_SANITIZE})
   endif()

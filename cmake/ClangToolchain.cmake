@@ -1,4 +1,4 @@
-# The compiler of the preset fuzz: CXX where it is set, else the first clang++ there is. scripts/setup
+# The compiler of the preset fuzz: CXX if it is set, else the first clang++ found. scripts/setup
 # looks in the same order.
 
 if(NOT DEFINED ENV{CXX})

@@ -1,5 +1,5 @@
-# `cmake --install` puts headers, library, package files for find_package(accelerant) and the
-# command in place.
+# `cmake --install` installs headers, libraries, the package files for find_package(accelerant) and
+# the command.
 
 include(CMakePackageConfigHelpers)
 
@@ -9,9 +9,19 @@ install(TARGETS accelerant accelerant_core EXPORT accelerantTargets
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
         INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 if(ACCELERANT_BUILD_CLI)
-  # The helpers find libtorch where this build did; CMake would drop that on the way.
+  # The installed helpers load the libtorch of this build. INSTALL_RPATH_USE_LINK_PATH does not do
+  # it: it leaves out libraries in the source tree, where scripts/setup puts .venv.
+  set(helper_rpath "${TORCH_INSTALL_PREFIX}/lib")
+  if(ACCELERANT_WITH_CUDA)
+    # The CUDA libraries of torch's wheels, and those of a toolkit.
+    cmake_path(GET TORCH_INSTALL_PREFIX PARENT_PATH site_packages)
+    file(GLOB cuda_library_dirs "${site_packages}/nvidia/*/lib")
+    list(APPEND helper_rpath ${cuda_library_dirs})
+    set_target_properties(accelerant-describe accelerant-selftest PROPERTIES
+      INSTALL_RPATH_USE_LINK_PATH ON)
+  endif()
   set_target_properties(accelerant-describe accelerant-selftest PROPERTIES
-    INSTALL_RPATH_USE_LINK_PATH ON)
+    INSTALL_RPATH "${helper_rpath}")
   install(TARGETS accelerant_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
   install(TARGETS accelerant-describe accelerant-selftest
           RUNTIME DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/accelerant")

@@ -1,10 +1,10 @@
 # A room is a folder of src/ and an object library of its own (docs/architecture.md has the table of
 # rooms). The rooms without torch become accelerant::core, those with it accelerant::accelerant.
 #
-# The files of a room are joined into one unit (ACCELERANT_JOIN_UNITS): most of the time of a unit goes
-# into torch's headers, so that joined the library compiles in a quarter of the time. Functions in anonymous
-# namespaces must therefore differ within a room. The preset dev compiles file by file, so that a change
-# costs one of them.
+# The files of a room are joined into one unit (ACCELERANT_JOIN_UNITS). Most of the time of a unit
+# goes into torch's headers, so the library compiles in a quarter of the time. Functions in
+# anonymous namespaces must therefore have different names within a room. The preset dev compiles
+# file by file, so that a change recompiles only one file.
 
 # accelerant_room(name [TORCH] SOURCES sources...)
 function(accelerant_room name)
@@ -26,7 +26,7 @@ function(accelerant_room name)
       target_include_directories(${target} SYSTEM PRIVATE ${NCCL_INCLUDE_DIR})
     endif()
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # g++ 13 sees std::vector<bool> overrun inside torch's own Function::apply(), where it does not.
+      # g++ 13 wrongly warns that std::vector<bool> overruns inside torch's own Function::apply().
       target_compile_options(${target} PRIVATE
         $<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-restrict>)
     endif()

@@ -1,7 +1,7 @@
-# Finds libtorch and tells whether our CUDA kernels can be built with it.
+# Finds libtorch, and whether our CUDA kernels can be built with it.
 #
-# Torch_DIR and CMAKE_PREFIX_PATH count first; without either, the active Python's torch is used.
-# Afterwards: target `torch`, and as plain variables ACCELERANT_WITH_CUDA, ACCELERANT_WITH_NCCL and
+# Looks at Torch_DIR and CMAKE_PREFIX_PATH; if neither is set, the active Python's torch is used.
+# Defines the target `torch`, and the variables ACCELERANT_WITH_CUDA, ACCELERANT_WITH_NCCL and
 # ACCELERANT_WITH_OPENMP.
 
 if(NOT Torch_DIR AND NOT CMAKE_PREFIX_PATH AND NOT DEFINED ENV{CMAKE_PREFIX_PATH})
@@ -11,7 +11,7 @@ if(NOT Torch_DIR AND NOT CMAKE_PREFIX_PATH AND NOT DEFINED ENV{CMAKE_PREFIX_PATH
       COMMAND ${ACTIVE_PYTHON} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
       OUTPUT_VARIABLE python_torch OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
     if(python_torch)
-      set(Torch_DIR "${python_torch}/share/cmake/Torch" CACHE PATH "Where TorchConfig.cmake lies")
+      set(Torch_DIR "${python_torch}/share/cmake/Torch" CACHE PATH "The folder of TorchConfig.cmake")
     endif()
   endif()
 endif()
@@ -22,12 +22,12 @@ set(saved_log_level "${CMAKE_MESSAGE_LOG_LEVEL}")
 set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
 find_package(Torch QUIET)
 set(CMAKE_MESSAGE_LOG_LEVEL "${saved_log_level}")
-# With CUDA it adds architecture flags of its own choice, some of which newer compilers refuse. Our
-# kernels have theirs, so the user's own flags (the cache entry) shall count again.
+# With CUDA, TorchConfig.cmake adds architecture flags, some of which newer compilers refuse. Our
+# kernels have their own, so go back to the user's flags (the cache entry).
 unset(CMAKE_CUDA_FLAGS)
 if(NOT Torch_FOUND)
   message(FATAL_ERROR
-    "Accelerant needs libtorch 2.11 or newer and found none. Pass -DTorch_DIR=<torch>/share/cmake/Torch "
+    "Accelerant needs libtorch 2.11 or newer, and found none. Pass -DTorch_DIR=<torch>/share/cmake/Torch "
     "or -DCMAKE_PREFIX_PATH=<torch>, or run scripts/setup, which installs one.")
 endif()
 message(STATUS "libtorch: ${TORCH_INSTALL_PREFIX}")
@@ -46,7 +46,7 @@ if(ACCELERANT_CUDA AND NOT ACCELERANT_CUDA STREQUAL "AUTO" AND NOT ACCELERANT_WI
                       "pass -DACCELERANT_CUDA=AUTO to build without CUDA kernels.")
 endif()
 if(ACCELERANT_WITH_CUDA)
-  # all-major of CUDA 12 would include devices without what the kernels use.
+  # all-major of CUDA 12 would include devices that the kernels do not support.
   set(default_architectures "70;80;90")
   if(user_cuda_architectures)
     set(default_architectures "${user_cuda_architectures}")
@@ -58,8 +58,8 @@ if(ACCELERANT_WITH_CUDA)
 endif()
 message(STATUS "CUDA kernels: ${ACCELERANT_WITH_CUDA}")
 
-# libtorch's NCCL classes hold structures of nccl.h by value, so it must be the header of the very
-# library that libtorch was built with: the one its wheel brings, before any of the system.
+# libtorch's NCCL classes hold structures of nccl.h by value, so the header must be of the same NCCL
+# that libtorch was built with: prefer the one of its wheel to the system's.
 set(ACCELERANT_WITH_NCCL OFF)
 if(ACCELERANT_WITH_CUDA)
   cmake_path(GET TORCH_INSTALL_PREFIX PARENT_PATH site_packages)
@@ -71,12 +71,12 @@ if(ACCELERANT_WITH_CUDA)
 endif()
 message(STATUS "NCCL: ${ACCELERANT_WITH_NCCL}")
 
-# at::parallel_for is code in torch's headers, and one thread's unless it is compiled with OpenMP. The runtime of
-# g++ has the name of the one that libtorch brings, so a program loads one; that of another compiler would be a
-# second one beside it.
+# at::parallel_for is code in torch's headers, and runs in one thread unless it is compiled with
+# OpenMP. The runtime of g++ has the same name as libtorch's own, so a program loads only one; that
+# of another compiler would be loaded beside it.
 set(ACCELERANT_WITH_OPENMP OFF)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
-   NOT ACCELERANT_SANITIZE MATCHES "thread")  # which does not see how the runtime orders threads
+   NOT ACCELERANT_SANITIZE MATCHES "thread")  # it does not see how the runtime orders threads
   set(ACCELERANT_WITH_OPENMP ON)
 endif()
 message(STATUS "OpenMP: ${ACCELERANT_WITH_OPENMP}")

@@ -22,7 +22,7 @@ std::uint64_t byte_size_option(const std::string& text) {
 
 int convert_command(int argc, char** argv) {
   const auto app = make_parser("convert", "[OPTIONS] INPUT OUTPUT",
-                               "Writes a model with another type, format or size of files.");
+                               "Writes a model with another data type, format or shard size.");
   const std::map<std::string, format::DType> types = {
       {"f32", format::DType::f32}, {"f16", format::DType::f16}, {"bf16", format::DType::bf16}};
   std::string input;
@@ -30,33 +30,28 @@ int convert_command(int argc, char** argv) {
   std::string dtype;
   std::string max_shard_size = "5GB";
   std::string format = "safetensors";
-  app->add_option("input", input, "A file of weights, an index, or the folder of a model")
+  app->add_option("input", input,
+                  "A file of weights, the index of a sharded model, or a model folder")
       ->required();
-  app->add_option("output", output, "The folder of the new model")->required();
+  app->add_option("output", output, "The folder for the new model; created if missing")->required();
   app->add_option("--dtype", dtype,
-                  "The type of floating-point tensors: f32, f16 or bf16. Default: their own")
-      ->check(CLI::IsMember({"f32", "f16", "bf16"}))
+                  "Data type of all floating-point tensors: f32, f16 or bf16. Default: unchanged")
+      ->check(one_of({"f32", "f16", "bf16"}))
       ->option_text("TYPE");
   app->add_option(both_spellings("--max-shard-size"), max_shard_size,
-                  "The largest size of a file, as 500MB or 5GiB. Default: 5GB")
+                  "Largest size of a file, such as 500MB or 5GiB. Default: 5GB")
       ->option_text("SIZE");
-  app->add_option("--format", format, "safetensors, or bin for torch.save. Default: safetensors")
-      ->check(CLI::IsMember({"safetensors", "bin"}))
+  app->add_option("--format", format,
+                  "safetensors, or bin for the format of torch.save. Default: safetensors")
+      ->check(one_of({"safetensors", "bin"}))
       ->option_text("FORMAT");
-  try {
-    app->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return exit_code_of(*app, error);
-  }
-  return run_work("convert", [&] {
-    OutputOptions options{.max_shard_bytes = byte_size_option(max_shard_size),
-                          .safetensors = format == "safetensors"};
-    if (!dtype.empty()) options.dtype = types.at(dtype);
-    require_path(input);
-    show_written("convert", write_model(checkpoint::open_model(input), input, output, options),
-                 output);
-    return 0;
-  });
+  if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
+  OutputOptions options{.max_shard_bytes = byte_size_option(max_shard_size),
+                        .safetensors = format == "safetensors"};
+  if (!dtype.empty()) options.dtype = types.at(dtype);
+  require_path(input);
+  show_written(write_model(checkpoint::open_model(input), input, output, options), output);
+  return 0;
 }
 
 }  // namespace accelerant::cli

@@ -21,7 +21,7 @@
 namespace accelerant::cli {
 namespace {
 
-// Variables whose names begin so change how programs run.
+// Variables with these prefixes change how programs run.
 constexpr const char* kPrefixes[] = {"ACCELERANT_", "ACCELERATE_", "MASTER_", "NCCL_",
                                      "TORCH",       "GLOO_",       "OMP_",    "OMPI_COMM_WORLD_",
                                      "PMI_",        "SLURM_",      "CUDA_",   "MKL_"};
@@ -53,7 +53,7 @@ std::string memory() {
   return text;
 }
 
-// Names of GPUs as the driver tells them, without loading CUDA.
+// The names of GPUs, from the driver, without loading CUDA.
 std::string gpu_names() {
   glob_t found = {};
   std::string names;
@@ -88,7 +88,11 @@ std::vector<std::string> variables_that_matter() {
 void show_torch() {
   const auto helper = find_helper("accelerant-describe");
   if (!helper) {
-    std::puts("- libtorch: not known, accelerant-describe is not beside this program");
+    std::puts("- libtorch: unknown; accelerant-describe, which is part of Accelerant, is missing");
+    return;
+  }
+  if (const auto problem = loading_problem(*helper)) {
+    std::printf("- libtorch: does not load: %s\n", problem->c_str());
     return;
   }
   const auto run = launch::run_ranks({.command = {*helper}, .num_processes = 1});
@@ -102,13 +106,11 @@ void show_torch() {
 }  // namespace
 
 int env_command(int argc, char** argv) {
-  const auto app = make_parser("env", "[OPTIONS]", "Shows what matters in a bug report.");
-  try {
-    app->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return exit_code_of(*app, error);
-  }
-  std::puts("Copy the text below into your bug report\n");
+  const auto app = make_parser("env", "[OPTIONS]",
+                               "Shows what a bug report should contain: versions, hardware and the "
+                               "variables that change how programs run.");
+  if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
+  std::puts("Copy the text below into your bug report:\n");
   std::printf("- Accelerant version: %s\n", ACCELERANT_VERSION);
   std::printf("- Platform: %s\n", platform().c_str());
   std::printf("- Compiler: %s %s\n",

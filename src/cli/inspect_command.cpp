@@ -5,9 +5,11 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/suggestion.h"
+#include "cli/weights/checkpoint_list.h"
 #include "cli/weights/inspection.h"
 #include "cli/weights/tensor_statistics.h"
 #include "cli/weights/text.h"
+#include "core/files.h"
 #include "core/texts.h"
 
 namespace accelerant::cli {
@@ -32,7 +34,7 @@ json to_json(const checkpoint::WeightTensor& tensor) {
 }
 
 json to_json(const Total& total) {
-  return {{"tensors", total.tensors}, {"parameters", total.parameters}, {"bytes", total.bytes}};
+  return {{"tensors", total.tensors}, {"elements", total.elements}, {"bytes", total.bytes}};
 }
 
 json to_json(const InspectedFile& file) {
@@ -60,6 +62,7 @@ json to_json(const Inspection& found) {
   for (const auto& [dtype, total] : found.by_dtype) {
     shown["totals"]["by_dtype"][dtype] = to_json(total);
   }
+  if (found.trained) shown["totals"]["trained"] = to_json(*found.trained);
   if (!found.model_problem.empty()) shown["problem"] = found.model_problem;
   if (found.manifest) {
     shown["manifest"] = {{"good", found.manifest->is_valid()},
@@ -68,10 +71,6 @@ json to_json(const Inspection& found) {
                          {"content", found.manifest->manifest.content}};
   }
   return shown;
-}
-
-std::string plural(std::uint64_t count, const std::string& noun) {
-  return count_text(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
 void print_file(const InspectedFile& file) {
@@ -108,7 +107,7 @@ void print_file(const InspectedFile& file) {
 
 void print_manifest(const checkpoint::Verification& found) {
   std::printf("\nManifest: %s, %s\n", plural(found.manifest.files.size(), "file").c_str(),
-              found.is_valid() ? "all there with the right sizes" : "NOT GOOD");
+              found.is_valid() ? "all present with the right sizes" : "DAMAGED");
   Table content("ll");
   for (const auto& [key, value] : found.manifest.content.items()) {
     content.add(
@@ -118,16 +117,27 @@ void print_manifest(const checkpoint::Verification& found) {
   for (const std::string& note : found.notes) std::printf("  note: %s\n", printable(note).c_str());
 }
 
+void add_row(Table& table, const std::string& title, const Total& total) {
+  table.add({title, plural(total.tensors, "tensor"), plural(total.elements, "element"),
+             size_text(total.bytes)});
+}
+
 void print_totals(const Inspection& found) {
   std::printf("\nTotal: %s, %s, %s\n", plural(found.total.tensors, "tensor").c_str(),
-              plural(found.total.parameters, "parameter").c_str(),
+              plural(found.total.elements, "element").c_str(),
               size_text(found.total.bytes).c_str());
   Table table("lrrr");
-  for (const auto& [dtype, total] : found.by_dtype) {
-    table.add({dtype, plural(total.tensors, "tensor"), plural(total.parameters, "parameter"),
-               size_text(total.bytes)});
-  }
+  for (const auto& [dtype, total] : found.by_dtype) add_row(table, dtype, total);
   table.print("  ");
+  if (!found.trained) return;
+  Table parts("lrrr");
+  add_row(parts, "parameters in an optimizer", *found.trained);
+  add_row(parts, "others, such as buffers",
+          {.tensors = found.total.tensors - found.trained->tensors,
+           .elements = found.total.elements - found.trained->elements,
+           .bytes = found.total.bytes - found.trained->bytes});
+  std::puts("Of these:");
+  parts.print("  ");
 }
 
 void print_all(const Inspection& found) {
@@ -153,7 +163,7 @@ FoundTensor find_tensor(const Inspection& found, const std::string& name) {
     }
   }
   const auto nearest = nearest_name(name, names);
-  throw UsageError{"there is no tensor '" + name + "'" +
+  throw UsageError{"no tensor '" + name + "'" +
                    (nearest ? "; did you mean '" + *nearest + "'?" : "")};
 }
 
@@ -187,7 +197,7 @@ void print_tensor(const FoundTensor& found, const TensorStatistics& statistics) 
     table.add({"infinite", count_text(statistics.inf)});
     table.add({"first", first + (tensor.elements() > statistics.first.size() ? ", ..." : "")});
   } else {
-    table.add({"values", "not shown for this dtype"});
+    table.add({"values", "not shown for this data type"});
   }
   table.print();
 }
@@ -205,7 +215,24 @@ json tensor_json(const FoundTensor& found, const TensorStatistics& statistics) {
   return shown;
 }
 
+int inspect_project(const CheckpointList& list, const std::string& tensor, bool as_json) {
+  if (!tensor.empty()) {
+    throw UsageError{"--tensor needs a checkpoint, a model or a file; " + list.folder +
+                     " is a folder of checkpoints"};
+  }
+  if (as_json) {
+    print_json(to_json(list));
+  } else {
+    print(list);
+  }
+  return list.is_good() ? 0 : kFailure;
+}
+
 int inspect_work(const std::string& path, const std::string& tensor, bool as_json) {
+  require_path(path);
+  if (is_folder(path) && !path_exists(join_path(path, checkpoint::kManifestName))) {
+    if (const auto list = list_project(path)) return inspect_project(*list, tensor, as_json);
+  }
   const Inspection found = inspect(path);
   if (!tensor.empty()) {
     const FoundTensor one = find_tensor(found, tensor);
@@ -222,32 +249,33 @@ int inspect_work(const std::string& path, const std::string& tensor, bool as_jso
   } else {
     print_all(found);
   }
-  if (!found.model_problem.empty()) show_error("inspect", found.model_problem);
+  if (!found.model_problem.empty()) show_error(found.model_problem);
   if (found.manifest) {
-    for (const std::string& problem : found.manifest->problems) show_error("inspect", problem);
+    for (const std::string& problem : found.manifest->problems) show_error(problem);
   }
-  return found.is_good() ? 0 : 1;
+  return found.is_good() ? 0 : kFailure;
 }
 
 }  // namespace
 
 int inspect_command(int argc, char** argv) {
-  const auto app = make_parser(
-      "inspect", "[OPTIONS] PATH",
-      "Shows what is in a file of tensors (safetensors or torch.save), a model or a checkpoint.");
+  const auto app = make_parser("inspect", "[OPTIONS] PATH",
+                               "Shows the checkpoints of a project, or what is in a checkpoint, a "
+                               "model or a file of tensors "
+                               "(safetensors or torch.save).");
   std::string path;
   std::string tensor;
   bool as_json = false;
-  app->add_option("path", path, "A file, an index, or a folder")->required();
-  app->add_option("--tensor", tensor, "Show one tensor: statistics and first values")
+  app->add_option(
+         "path", path,
+         "A project, a folder of checkpoints, a checkpoint, a model folder, the index of a sharded "
+         "model, or a file")
+      ->required();
+  app->add_option("--tensor", tensor, "Show statistics and the first values of one tensor")
       ->option_text("NAME");
   app->add_flag("--json", as_json, "Print JSON");
-  try {
-    app->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return exit_code_of(*app, error);
-  }
-  return run_work("inspect", [&] { return inspect_work(path, tensor, as_json); });
+  if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
+  return inspect_work(path, tensor, as_json);
 }
 
 }  // namespace accelerant::cli

@@ -1,6 +1,7 @@
+#include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
+#include <regex>
 #include <string>
 
 #include "accelerant/core/error.h"
@@ -8,6 +9,7 @@
 #include "cli/options.h"
 #include "launch/launcher.h"
 #include "launch/process_count.h"
+#include "launch/start_error.h"
 
 namespace accelerant::cli {
 namespace {
@@ -24,31 +26,31 @@ void add_placement(CLI::App& app, Arguments& arguments) {
   const std::string group = "Processes";
   auto& options = arguments.options;
   app.add_option(both_spellings("--num-processes"), arguments.num_processes,
-                 "Processes over all machines: a number, gpu (one for each GPU), cpu (one for each "
-                 "processor) or auto (gpu if there are any, else cpu). "
-                 "Default: one for each GPU, or 1 where there are none")
+                 "Processes on all machines together: a number, gpu (one for each GPU), cpu (one "
+                 "for each processor) or auto (gpu if there are GPUs, else cpu). "
+                 "Default: one for each GPU, or 1 without GPUs")
       ->option_text("N")
       ->group(group);
   app.add_option(both_spellings("--num-machines"), options.num_machines,
-                 "Machines; run this command on each of them. Default: 1")
+                 "Number of machines; run this command on each of them. Default: 1")
       ->option_text("N")
       ->group(group);
   add_optional(app, "--machine-rank", options.machine_rank,
-               "Which of the machines this is, from 0. Needed where there are several")
+               "Which of the machines this is, from 0. Needed with several machines")
       ->option_text("N")
       ->group(group);
   app.add_option(both_spellings("--main-process-ip"), options.main_process_ip,
-                 "Address of machine 0. Needed where there are several; MASTER_ADDR counts, too. "
+                 "Address of machine 0. Needed with several machines, unless MASTER_ADDR is set. "
                  "Default: 127.0.0.1 on a single machine")
       ->option_text("ADDRESS")
       ->group(group);
   add_optional(app, "--main-process-port", options.main_process_port,
-               "Port on machine 0 at which the processes meet; 0: a free one. Default: a free one "
-               "on a single machine; else MASTER_PORT, or 29500")
+               "Port on machine 0 where the processes meet; 0 takes a free one. Default: a free "
+               "one on a single machine, else MASTER_PORT, or 29500")
       ->option_text("PORT")
       ->group(group);
   app.add_flag("--standalone", options.standalone,
-               "This machine alone, at a free port, whatever the four options above say")
+               "Use this machine alone and a free port, and ignore the four options above")
       ->group(group);
 }
 
@@ -56,31 +58,31 @@ void add_training(CLI::App& app, Arguments& arguments) {
   const std::string group = "Training";
   auto& options = arguments.options;
   add_optional(app, "--mixed-precision", options.mixed_precision,
-               "no, fp16 or bf16 (ACCELERATE_MIXED_PRECISION). Default: what the program says")
+               "no, fp16 or bf16; sets ACCELERATE_MIXED_PRECISION. Default: up to the program")
       ->option_text("PRECISION")
       ->group(group);
   add_optional(app, "--gradient-accumulation-steps", options.gradient_accumulation_steps,
-               "Batches to an update (ACCELERATE_GRADIENT_ACCUMULATION_STEPS). Default: what the "
-               "program says")
+               "Batches per update; sets ACCELERATE_GRADIENT_ACCUMULATION_STEPS. Default: up to "
+               "the program")
       ->option_text("N")
       ->group(group);
   app.add_flag("--cpu", options.cpu,
-               "Train on the CPU even where there are GPUs (ACCELERATE_USE_CPU)")
+               "Train on the CPU even if there are GPUs; sets ACCELERATE_USE_CPU")
       ->group(group);
   add_optional(app, "--num-cpu-threads-per-process", options.num_cpu_threads_per_process,
-               "Threads of each process (OMP_NUM_THREADS). Default: as that is set, or else the "
-               "processors of this machine shared among its processes")
+               "Threads of each process; sets OMP_NUM_THREADS. Default: OMP_NUM_THREADS, or the "
+               "processors of this machine divided among its processes")
       ->option_text("N")
       ->group(group);
   app.add_flag("--debug", options.debug,
-               "Check that all processes call the same collectives (ACCELERATE_DEBUG_MODE)")
+               "Check that all processes call the same collectives; sets ACCELERATE_DEBUG_MODE")
       ->group(group);
 }
 
 void add_failures(CLI::App& app, Arguments& arguments) {
   const std::string group = "Failures";
   app.add_option(both_spellings("--max-restarts"), arguments.options.max_restarts,
-                 "How often all processes of this machine are started again after one has failed. "
+                 "How often to restart all processes of this machine after one has failed. "
                  "Default: 0")
       ->option_text("N")
       ->group(group);
@@ -88,15 +90,14 @@ void add_failures(CLI::App& app, Arguments& arguments) {
                  "How long processes may take to stop before they are killed. Default: 30 s")
       ->option_text("SECONDS")
       ->group(group);
-  app.add_option(
-         both_spellings("--saving-grace"), arguments.saving_grace,
-         "The same for processes that are saving their state since they were asked to stop. "
-         "Default: 600 s")
+  app.add_option(both_spellings("--saving-grace"), arguments.saving_grace,
+                 "The same for processes that are saving their state because they were asked to "
+                 "stop. Default: 600 s")
       ->option_text("SECONDS")
       ->group(group);
   app.add_option(both_spellings("--monitor-interval"), arguments.monitor_interval,
-                 "How often to look for ended processes, besides being told at once by the kernel. "
-                 "Default: 0.1 s")
+                 "How often to look for processes that have ended, on systems whose kernel does "
+                 "not report it. Default: 0.1 s")
       ->option_text("SECONDS")
       ->group(group);
 }
@@ -105,24 +106,24 @@ void add_output(CLI::App& app, Arguments& arguments) {
   const std::string group = "Output";
   auto& options = arguments.options;
   app.add_option(both_spellings("--log-dir"), options.log_dir,
-                 "Folder for log files: FOLDER/RUN/attempt_<n>/<rank>/{stdout,stderr}.log and "
-                 "error.json; nothing is overwritten, a second run of the same name has RUN_2. "
-                 "Default: none")
+                 "Folder for log files: stdout.log, stderr.log and error.json in "
+                 "FOLDER/RUN/attempt_<n>/<rank>. Nothing is overwritten: a second run of the same "
+                 "name gets RUN_2. Default: no log files")
       ->option_text("FOLDER")
       ->group(group);
   app.add_option("--tee", options.tee,
                  "What goes to the screen and to log files: 0 nothing, 1 standard output, 2 "
-                 "standard error, 3 both; or by local rank, as in 0:3,1:1. Default: 3 with "
+                 "standard error, 3 both; or by local rank, such as 0:3,1:1. Default: 3 with "
                  "--log-dir alone, else 0")
       ->option_text("MASK")
       ->group(group);
   app.add_option("--redirect,--redirects", options.redirect,
-                 "What goes to log files only; written as --tee. Default: 0")
+                 "What goes to log files only; written like --tee. Default: 0")
       ->option_text("MASK")
       ->group(group);
   app.add_option(both_spellings("--run-id"), options.run_id,
-                 "Name of this run, the same on all machines (TORCHELASTIC_RUN_ID, RUN of "
-                 "--log-dir). Default: date, time and process id")
+                 "Name of this run, the same on all machines; sets TORCHELASTIC_RUN_ID and names "
+                 "the folder in --log-dir. Default: date, time and process id")
       ->option_text("NAME")
       ->group(group);
   app.add_flag("--quiet", options.quiet, "Print only what the processes write")->group(group);
@@ -133,11 +134,12 @@ int port_in(const std::string& text) {
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), port);
   if (error == std::errc() && stop == text.data() + text.size() && port > 0 && port < 65536)
     return port;
-  throw Error(ErrorDetails{.problem = "MASTER_PORT", .expected = "1 to 65535", .got = text});
+  throw Error(ErrorDetails{
+      .problem = "MASTER_PORT", .expected = "a port from 1 to 65535", .got = "'" + text + "'"});
 }
 
-// An exported MASTER_ADDR and MASTER_PORT are usual in the scripts of clusters. On a single machine
-// they are more likely left over from something else.
+// Scripts of clusters usually export MASTER_ADDR and MASTER_PORT. On a single machine they are more
+// likely left over from something else.
 void complete_from_environment(launch::LaunchOptions& options) {
   if (options.num_machines <= 1) return;
   const char* address = std::getenv("MASTER_ADDR");
@@ -151,10 +153,25 @@ std::vector<std::string> command_in(const CLI::App& app) {
   const bool is_marked = !command.empty() && command.front() == "--";
   if (is_marked) command.erase(command.begin());
   if (!is_marked && !command.empty() && command.front().starts_with('-')) {
-    throw CLI::ExtrasError("accelerant launch", {command.front()});
+    throw unknown_option(app, command.front());
   }
-  if (command.empty()) throw CLI::RequiredError("A program to launch");
+  if (command.empty()) throw missing_arguments(app, {"PROGRAM"});
   return command;
+}
+
+// Errors of the launcher name fields of LaunchOptions, or both the field and the option. Here they
+// are options: machine_rank is --machine-rank.
+std::string with_option_names(const CLI::App& app, std::string message) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& field : option->get_lnames()) {
+      if (field.find('_') == std::string::npos) continue;
+      std::string name = "--" + field;
+      std::ranges::replace(name, '_', '-');
+      const std::regex pattern("\\b" + field + "\\b( \\(" + name + "\\))?");
+      message = std::regex_replace(message, pattern, name);
+    }
+  }
+  return message;
 }
 
 }  // namespace
@@ -163,31 +180,35 @@ int launch_command(int argc, char** argv) {
   Arguments arguments;
   const auto app = make_parser(
       "launch", "[OPTIONS] [--] PROGRAM [ARGUMENTS]",
-      "Starts a program in one or more processes that train together, and watches over them:\n"
-      "when one fails the others are stopped, and why is the last thing on the screen.\n\n"
-      "Exit code: 0, or that of the process that failed first (128 + signal if one ended it);\n"
-      "128 + signal if one stopped the launcher; 75 if all have saved their state and stopped on\n"
-      "request (SIGTERM, SIGUSR1); 126 or 127 if the program cannot be started;\n"
-      "2 if the launch itself cannot work.\n");
+      "Starts a program in one or more processes that train together, and watches over them. When "
+      "one fails, the others are stopped, and the last lines on the screen say why. Everything "
+      "after PROGRAM is passed to it.\n\n"
+      "Exit code: 0 if all processes succeed, else that of the process that failed first (128 + "
+      "signal if a signal ended it); 128 + signal if a signal stopped the launcher; 75 if all "
+      "processes saved their state and stopped on request (SIGTERM, SIGUSR1); 126 or 127 if the "
+      "program cannot be started; 2 if the launch itself cannot work.");
   app->prefix_command();
   add_placement(*app, arguments);
   add_training(*app, arguments);
   add_failures(*app, arguments);
   add_output(*app, arguments);
+  if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
   launch::LaunchOptions& options = arguments.options;
-  try {
-    app->parse(argc, argv);
-    options.command = command_in(*app);
-  } catch (const CLI::ParseError& error) {
-    return exit_code_of(*app, error);
-  }
-  complete_from_environment(options);
+  options.command = command_in(*app);
   options.monitor_interval = std::chrono::duration<double>(arguments.monitor_interval);
   options.grace = std::chrono::duration<double>(arguments.grace);
   options.saving_grace = std::chrono::duration<double>(arguments.saving_grace);
-  options.num_processes = launch::count_processes(
-      arguments.num_processes, options.standalone ? 1 : options.num_machines, options.cpu);
-  return launch::launch(options).exit_code;
+  try {
+    complete_from_environment(options);
+    options.num_processes = launch::count_processes(
+        arguments.num_processes, options.standalone ? 1 : options.num_machines, options.cpu);
+    return launch::launch(options).exit_code;
+  } catch (const launch::StartError&) {
+    throw;
+  } catch (const Error& error) {
+    // Whatever the reason, nothing was started: exit code 1 would look like that of the program.
+    throw UsageError{with_option_names(*app, error.what())};
+  }
 }
 
 }  // namespace accelerant::cli

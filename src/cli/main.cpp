@@ -1,40 +1,119 @@
-// The command `accelerant`. It links no libtorch, so it starts in milliseconds; what needs libtorch
-// is done by helper programs beside it.
+// The command `accelerant`. It links no libtorch, so it starts in milliseconds; helper programs
+// beside it do what needs libtorch.
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <iterator>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "accelerant/version.h"
 #include "cli/commands.h"
+#include "cli/help_text.h"
+#include "cli/messages.h"
+#include "cli/suggestion.h"
+#include "core/log_level.h"
 #include "launch/start_error.h"
 
+namespace accelerant::cli {
 namespace {
 
-constexpr const char* kHelp =
-    R"(Usage: accelerant COMMAND [OPTIONS]
+struct Command {
+  const char* name;
+  int (*run)(int argc, char** argv);
+  const char* summary;
+  bool starts_processes = false;  // which check the environment themselves
+};
 
-Runs programs built with Accelerant, and looks after what they save.
+constexpr Command kCommands[] = {
+    {"launch", launch_command, "Start a program in one or more processes and watch over them",
+     true},
+    {"test", test_command, "Check that processes on this machine can train together", true},
+    {"env", env_command, "Show what a bug report should contain"},
+    {"inspect", inspect_command,
+     "Show what is in a project, a checkpoint, a model or a file of tensors"},
+    {"verify", verify_command, "Check checkpoints, a model or a file for damage"},
+    {"merge-weights", merge_weights_command, "Merge the files of a sharded model into one"},
+    {"convert", convert_command, "Write a model with another data type, format or shard size"},
+    {"merge-traces", merge_traces_command,
+     "Merge the profiles of several processes into one trace"},
+};
 
-Commands:
-  launch         Start a program in one or more processes and watch over them
-  test           Check that processes of this machine can train together
-  env            Show what matters in a bug report
-  inspect        Show what is in a model, a checkpoint or a file of tensors
-  verify         Check that a model or checkpoints are not damaged
-  merge-weights  Make one file of a model in several
-  convert        Write a model with another type, format or size of files
-  merge-traces   Make one trace of the profiles of several processes
+std::string help() {
+  const std::size_t width = help_width();
+  std::vector<std::pair<std::string, std::string>> commands;
+  for (const Command& command : kCommands) commands.emplace_back(command.name, command.summary);
+  return "Usage: accelerant COMMAND [OPTIONS]\n\n" +
+         wrapped("Runs programs built with Accelerant, and looks after what they save.", width) +
+         "\n\nCommands:\n" + definition_list(commands, width) + "\nOptions:\n" +
+         definition_list({{"-h, --help", "Show this text"}, {"--version", "Show the version"}},
+                         width) +
+         "\n" + wrapped("'accelerant COMMAND --help' shows the options of a command.", width) +
+         "\n";
+}
 
-Options:
-  -h, --help  Show this text
-  --version   Show the version
+const Command* find_command(std::string_view name) {
+  const auto found = std::ranges::find(kCommands, name, &Command::name);
+  return found == std::end(kCommands) ? nullptr : found;
+}
 
-'accelerant COMMAND --help' shows the options of a command.
-)";
+UsageError unknown_command(const std::string& name) {
+  constexpr const char* kTryHelp = "\nTry 'accelerant --help'.";
+  if (name.starts_with('-')) {
+    const auto nearest = nearest_name(
+        name.substr(std::min(name.find_first_not_of('-'), name.size())), {"help", "version"});
+    return {"unknown option '" + name + "'; " +
+            (nearest ? "did you mean --" + *nearest + "?"
+                     : "options follow the command, as in: accelerant launch " + name + " ...") +
+            kTryHelp};
+  }
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) names.emplace_back(command.name);
+  std::string message = "unknown command '" + name + "'";
+  if (name.find('/') != std::string::npos) {
+    message += "; to start a program, write: accelerant launch " + name;
+  } else if (const auto nearest = nearest_name(name, names)) {
+    message += "; did you mean " + *nearest + "?";
+  }
+  return {message + kTryHelp};
+}
+
+// `accelerant help`, or `accelerant help COMMAND`.
+int help_command(int argc, char** argv) {
+  if (argc < 2) {
+    std::fputs(help().c_str(), stdout);
+    return 0;
+  }
+  const Command* command = find_command(argv[1]);
+  if (command == nullptr) throw unknown_command(argv[1]);
+  char flag[] = "--help";
+  char* arguments[] = {argv[1], flag, nullptr};
+  return command->run(2, arguments);
+}
+
+int run(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name.empty()) {
+    std::fputs(help().c_str(), stderr);
+    std::fputc('\n', stderr);
+    throw UsageError{"missing COMMAND"};
+  }
+  if (name == "--version") {
+    std::printf("accelerant %s\n", ACCELERANT_VERSION);
+    return 0;
+  }
+  if (name == "-h" || name == "--help" || name == "help") return help_command(argc - 1, argv + 1);
+  const Command* command = find_command(name);
+  if (command == nullptr) throw unknown_command(name);
+  if (!command->starts_processes) check_log_level();
+  return command->run(argc - 1, argv + 1);
+}
 
 // Files that we open must not become standard streams of ranks by chance.
 void open_missing_standard_streams() {
@@ -45,42 +124,22 @@ void open_missing_standard_streams() {
   }
 }
 
-int run(int argc, char** argv) {
-  const std::string_view name = argc > 1 ? argv[1] : "";
-  if (name == "launch") return accelerant::cli::launch_command(argc - 1, argv + 1);
-  if (name == "test") return accelerant::cli::test_command(argc - 1, argv + 1);
-  if (name == "env") return accelerant::cli::env_command(argc - 1, argv + 1);
-  if (name == "inspect") return accelerant::cli::inspect_command(argc - 1, argv + 1);
-  if (name == "verify") return accelerant::cli::verify_command(argc - 1, argv + 1);
-  if (name == "merge-weights") return accelerant::cli::merge_weights_command(argc - 1, argv + 1);
-  if (name == "convert") return accelerant::cli::convert_command(argc - 1, argv + 1);
-  if (name == "merge-traces") return accelerant::cli::merge_traces_command(argc - 1, argv + 1);
-  if (name == "--version") {
-    std::printf("accelerant %s\n", ACCELERANT_VERSION);
-    return 0;
-  }
-  if (name == "-h" || name == "--help" || name == "help") {
-    std::fputs(kHelp, stdout);
-    return 0;
-  }
-  if (!name.empty()) {
-    std::fprintf(stderr, "accelerant: there is no command '%s'\n\n", argv[1]);
-  }
-  std::fputs(kHelp, name.empty() ? stdout : stderr);
-  return 1;
-}
-
 }  // namespace
+}  // namespace accelerant::cli
 
 int main(int argc, char** argv) {
+  using namespace accelerant::cli;
   open_missing_standard_streams();
   try {
     return run(argc, argv);
+  } catch (const UsageError& error) {
+    show_error(error.message);
+    return kUsageError;
   } catch (const accelerant::launch::StartError& error) {
-    std::fprintf(stderr, "accelerant: %s\n", error.what());
+    show_error(error.what());
     return error.exit_code();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "accelerant: %s\n", error.what());
-    return 2;
+    show_error(error.what());
+    return kFailure;
   }
 }

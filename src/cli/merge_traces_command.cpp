@@ -11,15 +11,14 @@
 namespace accelerant::cli {
 namespace {
 
-// The part of its time that a rank waits for others, in percent.
+// The share of its time that a rank spends waiting for others, in percent.
 double waiting(const track::RankTimes& rank) {
   const PhaseTimes& times = rank.times;
   if (times.total <= 0) return 0;
   return 100 * (times.of(Phase::reduction) + times.of(Phase::exchange)) / times.total;
 }
 
-// Ranks of a training take the same time for a step: the slowest is the one that waits least for
-// the others.
+// All ranks take the same time for a step, so the slowest is the one that waits least for others.
 void show_slowest(const std::vector<track::RankTimes>& ranks) {
   if (ranks.size() < 2) return;
   const auto [least, most] = std::ranges::minmax_element(ranks, {}, waiting);
@@ -34,38 +33,32 @@ void show_slowest(const std::vector<track::RankTimes>& ranks) {
 
 int merge_traces_command(int argc, char** argv) {
   const auto app = make_parser("merge-traces", "[OPTIONS] FOLDER [OUTPUT]",
-                               "Makes one trace, for https://ui.perfetto.dev, of those that the "
-                               "processes of a training have "
-                               "written, and tells where the time of each went.");
+                               "Merges the traces that the processes of a training wrote into one "
+                               "for https://ui.perfetto.dev, and shows where each process spent "
+                               "its time.");
   std::string folder;
   std::string output;
   app->add_option("folder", folder,
-                  "Where profile_<rank>.json are: output_trace_dir of the profile")
+                  "The folder with profile_<rank>.json: output_trace_dir of the profile")
       ->required();
-  app->add_option("output", output, "The file to write. Default: trace.json in the folder");
-  try {
-    app->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return exit_code_of(*app, error);
-  }
-  return run_work("merge-traces", [&] {
-    require_path(folder);
-    if (output.empty()) output = join_path(folder, "trace.json");
-    const track::MergedTrace merged = track::merge_traces(track::traces_in(folder), output);
-    for (const track::RankTimes& rank : merged.ranks) {
-      std::printf("rank %lld: %s\n", static_cast<long long>(rank.rank),
-                  summary_line(rank.times).c_str());
-      if (rank.dropped > 0) {
-        std::printf("rank %lld: %s events had no room in its file\n",
-                    static_cast<long long>(rank.rank),
-                    count_text(static_cast<std::uint64_t>(rank.dropped)).c_str());
-      }
+  app->add_option("output", output, "The file to write. Default: trace.json in FOLDER");
+  if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
+  require_path(folder);
+  if (output.empty()) output = join_path(folder, "trace.json");
+  const track::MergedTrace merged = track::merge_traces(track::traces_in(folder), output);
+  for (const track::RankTimes& rank : merged.ranks) {
+    std::printf("rank %lld: %s\n", static_cast<long long>(rank.rank),
+                summary_line(rank.times).c_str());
+    if (rank.dropped > 0) {
+      std::printf("rank %lld: %s did not fit in its file\n", static_cast<long long>(rank.rank),
+                  plural(static_cast<std::uint64_t>(rank.dropped), "event").c_str());
     }
-    show_slowest(merged.ranks);
-    std::printf("merged %lld files into %s\n", static_cast<long long>(merged.files),
-                printable(output).c_str());
-    return 0;
-  });
+  }
+  show_slowest(merged.ranks);
+  std::printf("merged %s into %s\n",
+              plural(static_cast<std::uint64_t>(merged.files), "file").c_str(),
+              printable(output).c_str());
+  return 0;
 }
 
 }  // namespace accelerant::cli

@@ -7,27 +7,21 @@ namespace accelerant::cli {
 
 int merge_weights_command(int argc, char** argv) {
   const auto app = make_parser("merge-weights", "[OPTIONS] INPUT OUTPUT",
-                               "Makes one safetensors file of a model in several files.");
+                               "Merges the files of a sharded model into one safetensors file.");
   std::string input;
   std::string output;
-  app->add_option("input", input, "The folder of the model, or its index")->required();
+  app->add_option("input", input, "The model folder, or the index in it")->required();
   app->add_option("output", output,
-                  "A folder, for model.safetensors in it, or a path that ends in .safetensors")
+                  "A path ending in .safetensors, or a folder, which gets model.safetensors")
       ->required();
-  try {
-    app->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return exit_code_of(*app, error);
-  }
-  return run_work("merge-weights", [&] {
-    require_path(input);
-    const checkpoint::WeightFiles model = checkpoint::open_model(input);
-    const bool is_file = output.ends_with(".safetensors");
-    const WrittenModel written =
-        is_file ? write_single_file(model, output) : write_model(model, input, output, {});
-    show_written("merge-weights", written, output);
-    return 0;
-  });
+  if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
+  require_path(input);
+  const checkpoint::WeightFiles model = checkpoint::open_model(input);
+  const bool is_file = output.ends_with(".safetensors");
+  const WrittenModel written =
+      is_file ? write_single_file(model, output) : write_model(model, input, output, {});
+  show_written(written, output);
+  return 0;
 }
 
 }  // namespace accelerant::cli

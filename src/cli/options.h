@@ -5,6 +5,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "cli/messages.h"
 
 namespace accelerant::cli {
 
@@ -12,15 +15,24 @@ namespace accelerant::cli {
 std::string both_spellings(const std::string& name);
 
 // A parser for `accelerant NAME`, whose help shows the spelling with hyphens. `usage` is what
-// follows the name.
+// follows the name. An option that is given twice has its last value.
 std::unique_ptr<CLI::App> make_parser(const std::string& name, const std::string& usage,
                                       const std::string& description);
 
-// Prints what `error`, thrown by the parser, has to say: the help, or what is wrong with an option
-// and which one may be meant. Returns the exit code of the program: 0 or 2.
-int exit_code_of(const CLI::App& app, const CLI::ParseError& error);
+// Reads the arguments of a command. Returns an exit code if nothing is left to do because the help
+// was shown. Arguments that cannot be understood are a UsageError.
+[[nodiscard]] std::optional<int> parse(CLI::App& app, int argc, char** argv);
 
-// An option that need not be there.
+// What to say about an option that does not exist, and which one may be meant.
+UsageError unknown_option(const CLI::App& app, const std::string& written);
+
+// What to say about an argument of the parser's command that is missing.
+UsageError missing_arguments(const CLI::App& app, const std::vector<std::string>& names);
+
+// Refuses other values: "--format: expected safetensors or bin, got 'onnx'".
+CLI::Validator one_of(const std::vector<std::string>& values);
+
+// An option without a default.
 template <class T>
 CLI::Option* add_optional(CLI::App& app, const std::string& name, std::optional<T>& value,
                           const std::string& help) {

@@ -7,8 +7,8 @@ namespace {
 
 constexpr size_t kShortestBeginning = 3;  // "--num" is a beginning, "--n" may be anything
 
-// How many letters to add, leave out, replace or swap with their neighbour to get from one to the
-// other.
+// How many edits lead from one to the other: adding, removing or replacing a letter, or swapping
+// two neighbours.
 size_t distance(std::string_view from, std::string_view to) {
   std::vector<std::vector<size_t>> table(from.size() + 1, std::vector<size_t>(to.size() + 1));
   for (size_t i = 0; i <= from.size(); ++i) {

@@ -1,4 +1,4 @@
-// What somebody may have meant who wrote an option that does not exist.
+// What somebody may have meant who wrote a name that does not exist.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace accelerant::cli {
 
-// Of the names (without hyphens in front) the one nearest to `written`: an unfinished name, or one
-// with few letters added, left out, replaced or swapped. None if nothing is near.
+// The name nearest to `written`, which may be unfinished, or have a few letters too many, missing,
+// replaced or swapped. None if no name is near. Names of options are without hyphens in front.
 std::optional<std::string> nearest_name(std::string_view written,
                                         const std::vector<std::string>& names);
 

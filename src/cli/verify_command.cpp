@@ -15,10 +15,9 @@
 namespace accelerant::cli {
 namespace {
 
-// Prints a line for each file, and counts.
+// Prints a line for each file, and counts files and problems.
 class Verifier {
  public:
-  // Whatever is at the path.
   void verify_path(const std::string& path) {
     if (!is_folder(path)) {
       verify_file(path);
@@ -34,7 +33,7 @@ class Verifier {
   std::size_t problems() const { return problems_; }
 
  private:
-  // `check` returns what is wrong, or throws; nothing is good.
+  // `check` returns what is wrong or throws it; an empty result means the file is good.
   void report(const std::string& path, const std::function<std::optional<std::string>()>& check) {
     std::optional<std::string> problem;
     try {
@@ -47,8 +46,7 @@ class Verifier {
     std::fflush(stdout);
     if (!problem) return;
     ++problems_;
-    show_error("verify",
-               problem->find(path) == std::string::npos ? path + ": " + *problem : *problem);
+    show_error(problem->find(path) == std::string::npos ? path + ": " + *problem : *problem);
   }
 
   bool verify_checkpoints(const std::string& folder) {
@@ -81,7 +79,7 @@ class Verifier {
       }
     }
     if (files_ == before) {
-      throw UsageError{folder + " holds neither checkpoints nor a model"};
+      throw UsageError{folder + " contains neither checkpoints nor a model"};
     }
   }
 
@@ -91,10 +89,10 @@ class Verifier {
     report(path, [&]() -> std::optional<std::string> {
       const bool is_safetensors = path.ends_with(".safetensors");
       if (is_index(path)) {
-        checkpoint::open_model(path);  // opens every file and compares
+        checkpoint::open_model(path);  // compares the index with every file it names
       } else if (!is_safetensors &&
                  format::kind_of_archive(path) == format::ArchiveKind::python_state) {
-        // Not what is in it: a pickle of unknown classes may be whole nevertheless.
+        // The bytes only: a file with classes that are unknown here may be undamaged.
         format::RandomAccessFile file(path);
         format::ZipReader(file.map(), path).verify_all();
       } else {
@@ -111,24 +109,20 @@ class Verifier {
 }  // namespace
 
 int verify_command(int argc, char** argv) {
-  const auto app = make_parser(
-      "verify", "[OPTIONS] PATH",
-      "Checks that a checkpoint, a folder of checkpoints, a model or a file is not damaged.");
+  const auto app = make_parser("verify", "[OPTIONS] PATH",
+                               "Checks checkpoints, a model or a file for damage. Checkpoints are "
+                               "checked byte by byte, against the checksums saved with them.");
   std::string path;
-  app->add_option("path", path, "A folder or a file")->required();
-  app->footer("Exit codes: 0 good, 1 damaged, 2 wrong use.");
-  try {
-    app->parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return exit_code_of(*app, error);
-  }
-  return run_work("verify", [&] {
-    require_path(path);
-    Verifier verifier;
-    verifier.verify_path(path);
-    std::printf("%zu files, %zu damaged\n", verifier.files(), verifier.problems());
-    return verifier.problems() == 0 ? 0 : 1;
-  });
+  app->add_option("path", path,
+                  "A project, a folder of checkpoints, a checkpoint, a model folder or a file")
+      ->required();
+  app->footer("Exit codes: 0 no damage, 1 damaged, 2 wrong usage.");
+  if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
+  require_path(path);
+  Verifier verifier;
+  verifier.verify_path(path);
+  std::printf("%s, %zu damaged\n", plural(verifier.files(), "file").c_str(), verifier.problems());
+  return verifier.problems() == 0 ? 0 : kFailure;
 }
 
 }  // namespace accelerant::cli

@@ -1,8 +1,8 @@
-// A file that appears whole or not at all.
+// A file that appears complete or not at all.
 //
 //   AtomicFile file("model.safetensors");
 //   writer.write(file);
-//   file.commit();          // now the file is there, whole and on the disk
+//   file.commit();          // now the complete file is on the disk
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace accelerant::format {
 
-// What is written goes to a new file in the same folder, which takes the place of the old one by
-// renaming. A file that is open or mapped elsewhere keeps its old content there.
+// Bytes go to a new file in the same folder, which commit() renames over the old one. Whoever has
+// the old file open or mapped keeps seeing its old content.
 //
-// Destroying an AtomicFile that was not committed removes what was written; the old file stays.
+// Destroying an uncommitted AtomicFile removes what was written and keeps the old file.
 class AtomicFile final : public ByteSink {
  public:
-  // Throws Error if no file can be made in the folder of `path`.
+  // Throws Error if no file can be created in the folder of `path`.
   explicit AtomicFile(std::string path);
   ~AtomicFile() override;
   AtomicFile(const AtomicFile&) = delete;
@@ -27,14 +27,14 @@ class AtomicFile final : public ByteSink {
 
   void write(std::span<const std::byte> bytes) override;
 
-  // Brings the bytes to the disk, renames the file and brings the change of the folder to the disk.
-  // Once only; nothing can be written afterwards.
+  // Syncs the bytes to the disk, renames the file and syncs the folder. Call it once; nothing can
+  // be written afterwards.
   void commit();
 
  private:
   std::string path_;
   std::string temporary_path_;
-  int descriptor_ = -1;  // closed when it was committed
+  int descriptor_ = -1;  // -1 after commit()
 };
 
 }  // namespace accelerant::format

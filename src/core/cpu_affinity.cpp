@@ -19,7 +19,7 @@ namespace accelerant {
 namespace {
 
 [[noreturn]] void refuse_list(std::string_view text) {
-  throw Error(ErrorDetails{.problem = "A list of cores cannot be understood",
+  throw Error(ErrorDetails{.problem = "A list of cores cannot be parsed",
                            .expected = "numbers and ranges such as \"0-7,16-23\"",
                            .got = "\"" + std::string(text) + "\""});
 }
@@ -34,7 +34,7 @@ int number_from(std::string_view text, std::string_view whole) {
   return number;
 }
 
-// From the topology that the kernel tells; 0 where it tells none.
+// From the kernel's topology; 0 if it does not say.
 int topology(int cpu, const char* what) {
   std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/" + what);
   int number = 0;
@@ -106,7 +106,7 @@ void set_cpu_affinity(const std::vector<int>& numbers) {
   for (const int number : numbers) CPU_SET(number, &set);
   for (const pid_t thread : threads_of_this_process()) {
     if (sched_setaffinity(thread, sizeof set, &set) == 0 || errno == ESRCH) continue;  // or ended
-    throw Error(ErrorDetails{.problem = "This process cannot run on the cores it was given",
+    throw Error(ErrorDetails{.problem = "This process cannot run on the cores assigned to it",
                              .expected = "cores of this machine that the process may use",
                              .got = std::strerror(errno)});
   }

@@ -25,15 +25,15 @@ double now() {
 
 std::string to_text(const ErrorReport& report) {
   const double time = report.time > 0 ? report.time : now();
-  // torchelastic reads the timestamp as an int from a string; ranks that fail one after the other
-  // are often within a second, so the exact time stands beside it.
+  // torchelastic parses the timestamp as an int from a string. Ranks often fail within the same
+  // second, so the exact time is stored beside it.
   json extra = {{"timestamp", std::to_string(static_cast<int64_t>(std::floor(time)))},
                 {"time", time}};
   if (report.rank >= 0) extra["rank"] = report.rank;
   if (report.step) extra["step"] = *report.step;
   if (report.is_consequence) extra["is_consequence"] = true;
   const json document = {{"message", {{"message", report.message}, {"extraInfo", extra}}}};
-  // Messages may hold any bytes; JSON only UTF-8.
+  // Messages may hold any bytes; JSON allows only UTF-8.
   return document.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
@@ -58,7 +58,7 @@ bool write_atomically(const std::string& path, const std::string& text) {
   return false;
 }
 
-// The value of a key, if the object has it and it is of this kind.
+// The value of a key, if the object has it with this type.
 template <class T>
 std::optional<T> value_of(const json& object, const char* key) {
   if (!object.is_object()) return std::nullopt;
@@ -95,7 +95,7 @@ bool write_error_report(const std::string& path, const ErrorReport& report) noex
     written.insert(path);
     return true;
   } catch (...) {
-    return false;  // out of memory, say: the exit code must still reach the launcher
+    return false;  // for example out of memory: the exit code must still reach the launcher
   }
 }
 

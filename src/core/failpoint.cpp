@@ -28,15 +28,15 @@ enum class Action { kill, stop, hang, exit, raise, sleep };
 struct Rule {
   std::string name = {};
   Action action = Action::kill;
-  int64_t milliseconds = 0;         // of sleep
-  std::optional<int64_t> hit = {};  // only at this one
+  int64_t milliseconds = 0;         // for sleep
+  std::optional<int64_t> hit = {};  // only this one
   std::atomic<int64_t> hits = {0};  // so far
 };
 
 [[noreturn]] void refuse(std::string_view rule) {
   throw Error(ErrorDetails{
-      .problem = "ACCELERANT_FAILPOINT cannot be read",
-      .expected = "name:action[@n][/rank=k], separated by commas, where action is kill, stop, "
+      .problem = "ACCELERANT_FAILPOINT cannot be parsed",
+      .expected = "a comma-separated list of name:action[@n][/rank=k], where action is kill, stop, "
                   "hang, exit, throw or sleep=<milliseconds>",
       .got = "'" + std::string(rule) + "'"});
 }
@@ -49,7 +49,7 @@ std::optional<int64_t> parse_number(std::string_view text) {
   return number;
 }
 
-// Cuts `text` at the last `mark` and returns what follows it; none if the mark is not there.
+// Cuts `text` at the last `mark` and returns what follows it; empty if there is no mark.
 std::optional<std::string_view> cut_after(std::string_view& text, std::string_view mark) {
   const size_t at = text.rfind(mark);
   if (at == std::string_view::npos) return std::nullopt;
@@ -82,17 +82,17 @@ bool read_action(std::string_view text, Rule& rule) {
   return false;
 }
 
-// All rules that concern this process.
-using Rules = std::deque<Rule>;  // rules do not move: they count with atomics
+// All rules that apply to this process.
+using Rules = std::deque<Rule>;  // a deque, because atomics cannot move
 
 void read_rule(std::string_view whole, Rules& rules) {
   std::string_view text = whole;
   Rule rule;
-  bool concerns_this_process = true;
+  bool applies_here = true;
   if (const auto rank = cut_after(text, "/rank=")) {
     const auto wanted = parse_number(*rank);
     if (!wanted) refuse(whole);
-    concerns_this_process = parse_number(launched_rank()) == wanted;
+    applies_here = parse_number(launched_rank()) == wanted;
   }
   if (const auto hit = cut_after(text, "@")) {
     rule.hit = parse_number(*hit);
@@ -101,7 +101,7 @@ void read_rule(std::string_view whole, Rules& rules) {
   const auto action = cut_after(text, ":");
   if (!action || text.empty() || !read_action(*action, rule)) refuse(whole);
   if (!rule.hit && rule.action != Action::sleep) rule.hit = 1;
-  if (!concerns_this_process) return;
+  if (!applies_here) return;
   Rule& kept = rules.emplace_back();
   kept.name = text;
   kept.action = rule.action;
@@ -129,8 +129,8 @@ void act(const Rule& rule) {
       ::kill(::getpid(), SIGKILL);
       break;
     case Action::stop:
-      ::raise(
-          SIGSTOP);  // by this thread, which must not go on until another one has stopped the process
+      // raise() stops the calling thread before it returns; kill() may stop another thread first.
+      ::raise(SIGSTOP);
       break;
     case Action::hang:
       while (true) ::pause();
@@ -144,11 +144,11 @@ void act(const Rule& rule) {
   }
 }
 
-// Not yet read, nothing to do (the usual case, told by one load), or rules to look at.
+// Not read yet, nothing to do (the usual case, detected by one load), or rules to check.
 enum class State { unread, idle, armed };
 std::atomic<State> state = State::unread;
 std::mutex read_mutex;
-std::unique_ptr<Rules> all_rules;  // not changed once it is read
+std::unique_ptr<Rules> all_rules;  // not modified once read
 
 void read_once() {
   const std::lock_guard lock(read_mutex);
@@ -162,7 +162,7 @@ void read_once() {
 void failpoint(const char* name) {
   if (state.load(std::memory_order_acquire) == State::idle) return;
   read_once();
-  std::vector<const Rule*> due;  // every rule counts this hit, also after one that throws
+  std::vector<const Rule*> due;  // every rule counts this hit, even if an earlier one throws
   for (Rule& rule : *all_rules) {
     if (rule.name != name) continue;
     const int64_t hit = 1 + rule.hits.fetch_add(1, std::memory_order_relaxed);

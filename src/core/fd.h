@@ -26,8 +26,8 @@ class Fd {
     fd_ = fd;
   }
 
-  // For files that were written: what the system says then may be an error of an earlier write.
-  // False if it is, with errno. A signal is no error: the descriptor is gone then, too.
+  // For written files: close() may report an error of an earlier write. Returns false then, with
+  // errno set. EINTR is not an error: the descriptor is closed anyway.
   bool close() { return ::close(std::exchange(fd_, -1)) == 0 || errno == EINTR; }
 
  private:

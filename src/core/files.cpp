@@ -26,16 +26,16 @@ std::string hint_for(int error_number) {
     case EROFS:
     case EACCES:
     case EPERM:
-      return "check the permissions of the folder, or name another one";
+      return "check the permissions of the folder, or choose another one";
     default:
       return "";
   }
 }
 
-// Whether there is a folder now that was not there before.
+// Whether this call created the folder.
 bool try_make_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0777) == 0) return true;
-  if (errno != EEXIST) throw_system_error("The folder " + path + " cannot be made", errno);
+  if (errno != EEXIST) throw_system_error("The folder " + path + " cannot be created", errno);
   return false;
 }
 
@@ -47,8 +47,8 @@ bool is_real_folder(const std::string& path) {
 }  // namespace
 
 void throw_system_error(const std::string& problem, int error_number) {
-  throw Error(ErrorDetails{
-      .problem = problem, .got = std::strerror(error_number), .hint = hint_for(error_number)});
+  throw Error(ErrorDetails{.problem = problem + ": " + std::strerror(error_number),
+                           .hint = hint_for(error_number)});
 }
 
 bool path_exists(const std::string& path) {
@@ -116,12 +116,12 @@ void make_folders(const std::string& path) {
     if (try_make_folder(folder)) sync_folder(folder_of(folder));
     if (end == std::string::npos) break;
   }
-  if (!is_folder(path)) throw_system_error("The folder " + path + " cannot be made", ENOTDIR);
+  if (!is_folder(path)) throw_system_error("The folder " + path + " cannot be created", ENOTDIR);
 }
 
 void make_folder(const std::string& path) {
   if (!try_make_folder(path)) {
-    throw_system_error("The folder " + path + " cannot be made", EEXIST);
+    throw_system_error("The folder " + path + " cannot be created", EEXIST);
   }
 }
 
@@ -159,7 +159,7 @@ void remove_tree(const std::string& path) {
 
 void sync_folder(const std::string& path) {
   const Fd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot sync folders and say EINVAL; there is nothing to be done about that.
+  // Some file systems cannot sync folders and report EINVAL. Nothing can be done about that.
   if (!folder.is_open() || (!sync_fd(folder.get()) && errno != EINVAL)) {
     throw_system_error("The folder " + path + " cannot be synced", errno);
   }
@@ -169,8 +169,7 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const std::stri
   while (!bytes.empty()) {
     const ssize_t done = ::write(descriptor, bytes.data(), bytes.size());
     if (done < 0 && errno == EINTR) continue;
-    // No system should say that it took nothing; waiting for it to change its mind could last for
-    // ever.
+    // A write of 0 bytes should never happen. Treat it as a full disk: retrying could loop forever.
     if (done <= 0) throw_system_error(path + " cannot be written", done < 0 ? errno : ENOSPC);
     bytes = bytes.subspan(static_cast<std::size_t>(done));
   }
@@ -201,7 +200,7 @@ std::string read_file(const std::string& path, std::size_t limit) {
     const ssize_t got = ::read(file.get(), text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) refuse(errno);
-    if (got == 0) break;  // shorter than it was
+    if (got == 0) break;  // the file has shrunk
     done += static_cast<std::size_t>(got);
   }
   text.resize(done);

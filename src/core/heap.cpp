@@ -13,8 +13,8 @@ void keep_freed_memory() {
   for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}) {
     if (std::getenv(name) != nullptr) return;
   }
-  // Both, since setting one freezes the other at its first value. 32 MiB is the largest that malloc
-  // takes; blocks above it always come from the system.
+  // Set both, since setting one freezes the other at its initial value. 32 MiB is the largest value
+  // that malloc accepts; larger blocks always come from the system.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 #endif

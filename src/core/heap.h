@@ -1,11 +1,11 @@
-// How this process's malloc treats memory that was freed.
+// How malloc treats freed memory in this process.
 #pragma once
 
 namespace accelerant {
 
-// Lets malloc keep freed memory for the next step, instead of giving it back to the system and
-// clearing new pages for the same gradients again. Does nothing where the environment already says
-// something about malloc, and with other libraries than glibc. For the whole process.
+// Lets malloc keep freed memory for the next step, instead of returning it to the system and
+// clearing new pages for the same gradients. Affects the whole process. Does nothing if the
+// environment already configures malloc, or if the C library is not glibc.
 void keep_freed_memory();
 
 }  // namespace accelerant

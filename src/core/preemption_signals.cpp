@@ -19,10 +19,10 @@
 namespace accelerant {
 namespace {
 
-// --- What the handler uses: only what is safe there ------------------------------------------------
+// --- What the handler uses: only async-signal-safe calls -----------------------------------------
 
 std::atomic<int> first_signal = 0;
-std::array<std::atomic<int64_t>, NSIG> first_at = {};  // of each signal, in nanoseconds; 0: never
+std::array<std::atomic<int64_t>, NSIG> first_at = {};  // per signal, in nanoseconds; 0: never
 std::atomic<int64_t> repeat_after_ns = 0;
 std::atomic<pid_t> signal_owner = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free);
@@ -33,7 +33,7 @@ int64_t now_ns() {
   return int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec + 1;  // never 0
 }
 
-// Takes effect when the handler returns: until then the signal is blocked.
+// Takes effect when the handler returns; until then the signal is blocked.
 void act_as_by_default(int signal) {
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
@@ -56,10 +56,10 @@ void on_signal(int signal) {
   errno = error;
 }
 
-// --- Who watches what ------------------------------------------------------------------------------
+// --- Who watches what ----------------------------------------------------------------------------
 
 struct Watched {
-  int count = 0;  // objects that watch it
+  int count = 0;  // objects watching it
   struct sigaction before = {};
 };
 std::mutex watched_mutex;
@@ -79,8 +79,8 @@ void refuse_unless_usable(int signal) {
   const bool exists = signal > 0 && signal < NSIG;
   constexpr std::array unusable = {SIGKILL, SIGSTOP, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
   if (exists && std::ranges::find(unusable, signal) == unusable.end()) return;
-  throw Error(ErrorDetails{.problem = "A signal cannot be used to ask for saving",
-                           .expected = "SIGTERM, SIGUSR1, SIGUSR2, SIGINT or the like",
+  throw Error(ErrorDetails{.problem = "This signal cannot be used to request a save",
+                           .expected = "SIGTERM, SIGUSR1, SIGUSR2, SIGINT or similar",
                            .got = signal_name(signal)});
 }
 
@@ -90,12 +90,12 @@ void begin_to_watch(int signal) {
   first_at[static_cast<size_t>(signal)] = 0;
   struct sigaction action = {};
   action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;  // a read() of the program goes on
+  action.sa_flags = SA_RESTART;  // the program's read() calls continue
   sigemptyset(&action.sa_mask);
   ::sigaction(signal, &action, &entry.before);
   if (is_of_the_program(entry.before) && !is_ours(entry.before)) {
     log(LogLevel::warning, "the program's handler of " + signal_name(signal) +
-                               " does not run while the signal asks for saving and stopping");
+                               " does not run while the signal requests saving and stopping");
   }
 }
 

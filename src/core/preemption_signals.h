@@ -1,18 +1,18 @@
-// Signals by which a process is asked to save its state and stop.
+// Signals that ask a process to save its state and stop.
 //
 //   const PreemptionSignals signals({SIGTERM, SIGUSR1});
 //   while (PreemptionSignals::received() == 0) step();
 //
-// While one of these objects lives, its signals do not end the process: the first is remembered. So
-// that nobody is locked in, the same signal once more acts as by default, which ends the process at
-// once, with two exceptions. One that follows within two seconds is taken for the same request:
-// clusters often signal a launcher and its ranks, and the launcher passes its own on. And SIGUSR1
-// and SIGUSR2 may come any number of times. In a child of this process (fork) all of them act as by
-// default.
+// While one of these objects lives, its signals do not end the process: the first one is
+// remembered. To leave a way out, a repeated signal takes its default action, which ends the
+// process at once, with two exceptions. A repetition within two seconds counts as the same request,
+// because clusters often signal a launcher and its ranks, and the launcher forwards its own signal.
+// SIGUSR1 and SIGUSR2 may arrive any number of times. In a forked child, all of these signals take
+// their default action.
 //
-// A handler that the program has installed before does not run meanwhile, which is logged as a
-// warning. With the last object that watches a signal the handler before comes back, unless the
-// program has installed another one since. Signals that were ignored are watched too.
+// The program's earlier handlers do not run meanwhile; a warning is logged. When the last object
+// that watches a signal is destroyed, the earlier handler is restored, unless the program has
+// installed another one since. Ignored signals are watched too.
 #pragma once
 
 #include <signal.h>
@@ -25,8 +25,9 @@ namespace accelerant {
 // Thread-safe.
 class PreemptionSignals {
  public:
-  // `repeat_after`: from when on the same signal again is a second request; of several objects the
-  // last one's counts. An Error if a signal does not exist, cannot be handled or tells of a crash.
+  // `repeat_after`: how long after the first signal the same signal counts as a second request; the
+  // newest object's value applies. Throws Error for a signal that does not exist, cannot be handled
+  // or indicates a crash.
   explicit PreemptionSignals(
       std::vector<int> signals = {SIGTERM, SIGUSR1},
       std::chrono::milliseconds repeat_after = std::chrono::milliseconds(2000));
@@ -34,7 +35,7 @@ class PreemptionSignals {
   PreemptionSignals(const PreemptionSignals&) = delete;
   PreemptionSignals& operator=(const PreemptionSignals&) = delete;
 
-  // The signal that came first; 0: none since the first of the objects that live.
+  // The first signal received; 0 if there was none while objects of this type lived.
   static int received();
 
  private:

@@ -22,7 +22,7 @@ struct Work {
   std::function<void()> work;
 };
 
-// Of an EndHandler, or a handler of std::terminate that was set before ours.
+// Belongs to an EndHandler, or to a std::terminate handler that was set before ours.
 struct Turn {
   const EndHandler* owner = nullptr;
   std::function<void(Ending)> tell = {};
@@ -32,29 +32,29 @@ struct Turn {
 struct Registry {
   std::mutex works_mutex;
   std::vector<Work> works;
-  std::recursive_mutex turns_mutex;  // what is told may itself come to its end
-  std::vector<Turn> turns;           // the newest last
+  std::recursive_mutex turns_mutex;  // a `tell` may itself terminate
+  std::vector<Turn> turns;           // newest last
 };
 
-// Made when it is first asked for, which may be while the program is loaded. Never destroyed: a
-// program may also end by an exception after main.
+// Created on first use, possibly while the program is being loaded. Never destroyed: a program may
+// also terminate after main.
 Registry& registry() {
   static auto* const made = new Registry();
   return *made;
 }
 
-// Once. A thread that comes while they are done does not wait for them: they might wait for it.
+// Runs once. A second thread does not wait for the work: the work might be waiting for that thread.
 void do_works() {
   static std::atomic<bool> begun = false;
   if (begun.exchange(true)) return;
-  // Held meanwhile: what the works belong to must not go.
+  // Held while the work runs, so that its owners are not destroyed.
   const std::lock_guard lock(registry().works_mutex);
   for (const Work& each : registry().works) {
     if (each.process == ::getpid()) each.work();
   }
 }
 
-// May be called again by the thread that it lets through.
+// The thread that is let through may call this again.
 void let_one_thread_through() {
   static std::atomic<std::thread::id> ending = {};
   std::thread::id other = {};
@@ -74,7 +74,7 @@ void end_if_preempted() {
                                      [](const Turn& turn) { return turn.owner != nullptr; });
     if (newest != registry().turns.rend()) newest->tell(Ending::preempted);
     end_preempted(preempted);
-  } catch (...) {  // for those whose turn it is, who ask for it too
+  } catch (...) {  // left to the handlers, which inspect it themselves
   }
 }
 
@@ -87,7 +87,7 @@ void end_if_preempted() {
   const Turn turn = std::move(registry().turns.back());
   registry().turns.pop_back();
   if (turn.owner != nullptr) {
-    turn.tell(Ending::failed);  // with the lock: what it tells of must not go meanwhile
+    turn.tell(Ending::failed);  // holding the lock keeps the owner alive
     end_process(1);
   }
   lock.unlock();
@@ -130,7 +130,7 @@ EndHandler::~EndHandler() {
 void handle_preempted() { take_over(); }
 
 void end_preempted(const Preempted& preempted) noexcept {
-  std::cout.flush();  // a program may have made it independent of stdout
+  std::cout.flush();  // in case of sync_with_stdio(false)
   std::fflush(stdout);
   std::fprintf(stderr, "accelerant: %s, exit code %d\n", preempted.what(), kPreemptedExitCode);
   end_process(kPreemptedExitCode);

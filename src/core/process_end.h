@@ -1,20 +1,20 @@
-// The end of this process by an exception that nobody catches, by std::terminate itself, or because
-// it is stuck. Destructors do not run then: they might wait for other processes.
+// How this process ends by an uncaught exception, by std::terminate, or because it is stuck.
+// Destructors do not run in these cases: they might wait for other processes.
 //
-// The library sets one handler of std::terminate, with the first BeforeEnd or EndHandler or the
-// first call of handle_preempted, and leaves it to the end of the process. It does, in this order:
+// The library sets one std::terminate handler, with the first BeforeEnd, EndHandler or call of
+// handle_preempted(), and keeps it until the process ends. The handler does, in this order:
 //
-// 1. The work of every BeforeEnd.
-// 2. A Preempted: the newest EndHandler tells that this process stops as it was asked to; one line
+// 1. Run the work of every BeforeEnd.
+// 2. For a Preempted: the newest EndHandler reports that this process stops as requested; one line
 //    goes to standard error; exit code 75.
-// 3. Anything else, std::terminate without an exception too: the newest of all EndHandlers and of
-//    the handlers that the program has set has its turn. An EndHandler tells that this process
-//    failed; exit code 1. A handler of the program is called. If it calls the one that it took the
-//    place of, which is the library's, the next older one has its turn.
-// 4. Where there is none: abort, as the handler does that every program begins with.
+// 3. For anything else, including std::terminate without an exception: call the newest among the
+//    EndHandlers and the handlers that the program has set. An EndHandler reports that this process
+//    failed; exit code 1. If a handler of the program calls the handler that it replaced, which is
+//    the library's, the next older one is called.
+// 4. If there is none: abort, as the default handler does.
 //
-// A handler that the program sets takes the place of all this, until the library's next BeforeEnd,
-// EndHandler or handle_preempted(). Of several threads that come here one ends the process and the
+// A handler that the program sets later replaces all this, until the library's next BeforeEnd,
+// EndHandler or handle_preempted(). If several threads terminate, one ends the process and the
 // others wait.
 #pragma once
 
@@ -24,8 +24,8 @@
 
 namespace accelerant {
 
-// While it lives, `work`, which must not be cut off, is done before such an end. Not in children of
-// this process (fork), which have none of the threads that it may wait for. `work` must not throw.
+// While it lives, `work` runs before such an end; use it for work that must not be cut off. It does
+// not run in forked children, which lack the threads it may wait for. `work` must not throw.
 // Thread-safe.
 class BeforeEnd {
  public:
@@ -37,8 +37,8 @@ class BeforeEnd {
 
 enum class Ending { preempted, failed };
 
-// While it lives, such an end is told to others. `tell` may ask std::current_exception() for the
-// reason. Once it runs, the destructor waits for the end of the process. Thread-safe.
+// While it lives, `tell` reports such an end to others. `tell` may ask std::current_exception() for
+// the reason. Once it runs, the destructor blocks until the process ends. Thread-safe.
 class EndHandler {
  public:
   explicit EndHandler(std::function<void(Ending)> tell);
@@ -47,14 +47,14 @@ class EndHandler {
   EndHandler& operator=(const EndHandler&) = delete;
 };
 
-// Sets the handler, for code after which a Preempted may come: out of main, it may well be, when
-// everything that watched for signals is gone. Thread-safe.
+// Sets the handler. For code that may throw a Preempted, which may leave main after everything that
+// watched for signals is gone. Thread-safe.
 void handle_preempted();
 
-// The line on standard error and exit code 75, for code that catches a Preempted to end by it.
+// Prints the line on standard error and exits with code 75. For code that catches a Preempted.
 [[noreturn]] void end_preempted(const Preempted& preempted) noexcept;
 
-// Ends the process at once, also where its threads are stuck in waits that cannot be cancelled.
+// Ends the process at once, even if its threads are stuck in waits that cannot be cancelled.
 // Flushes stdout and stderr.
 [[noreturn]] void end_process(int exit_code) noexcept;
 

@@ -33,6 +33,10 @@ std::string list_text(const std::vector<std::string>& texts, std::size_t most) {
   return list;
 }
 
+std::string counted(std::uint64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::vector<std::string> sizes;
   for (const int64_t size : shape) sizes.push_back(std::to_string(size));

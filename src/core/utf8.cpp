@@ -12,7 +12,7 @@ std::optional<char32_t> decode_utf8(std::string_view text, std::size_t& position
     ++position;
     return first;
   }
-  // The number of bytes, the bits the first one carries, and the smallest value that needs so many.
+  // The number of bytes, the bits in the first one, and the smallest value that needs that many.
   std::size_t length = 0;
   char32_t value = 0;
   char32_t smallest = 0;
@@ -41,7 +41,7 @@ std::optional<std::size_t> find_invalid_utf8(std::string_view text, Surrogates s
   constexpr std::uint64_t high_bits = 0x8080808080808080U;
   std::size_t position = 0;
   while (position < text.size()) {
-    // Most text is ASCII: eight characters at a time.
+    // Most text is ASCII: skip eight characters at a time.
     std::uint64_t eight = 0;
     if (text.size() - position >= sizeof eight) {
       std::memcpy(&eight, text.data() + position, sizeof eight);

@@ -1,10 +1,13 @@
-"""The command itself: its options, help, and the commands besides launch."""
+"""The command itself: its options, its help, and the subcommands other than launch."""
 
+import fcntl
 import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
+import termios
 
 import pytest
 from launching import COMMAND, DEADLINE, clean_environment
@@ -14,7 +17,7 @@ SOURCE = pathlib.Path(__file__).parents[2]
 
 def run(*arguments, command=COMMAND, **variables):
     return subprocess.run([command, *arguments], capture_output=True, text=True, timeout=DEADLINE,
-                          env=clean_environment(**variables), stdin=subprocess.DEVNULL)
+                          env=clean_environment(**{"COLUMNS": "", **variables}), stdin=subprocess.DEVNULL)
 
 
 def test_version():
@@ -23,26 +26,75 @@ def test_version():
     assert (result.returncode, result.stdout) == (0, f"accelerant {version}\n")
 
 
+COMMANDS = ["launch", "test", "env", "inspect", "verify", "merge-weights", "convert", "merge-traces"]
+
+
 def test_no_command_shows_help():
+    help_text = run("--help").stdout
+    for command in COMMANDS:
+        assert f"\n  {command} " in help_text
     result = run()
-    assert result.returncode == 1
-    assert result.stdout == run("--help").stdout
-    for command in "launch", "test", "env":
-        assert f"\n  {command} " in result.stdout
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"{help_text}\naccelerant: error: missing COMMAND\n"
 
 
-def test_unknown_command():
-    result = run("fly")
-    assert result.returncode == 1
-    assert "there is no command 'fly'" in result.stderr
+@pytest.mark.parametrize("arguments, message", [
+    (["fly"], "unknown command 'fly'"),
+    (["lauch"], "unknown command 'lauch'; did you mean launch?"),
+    (["merge_weights"], "unknown command 'merge_weights'; did you mean merge-weights?"),
+    (["help", "insepct"], "unknown command 'insepct'; did you mean inspect?"),
+    (["./train", "--epochs", "3"], "unknown command './train'; to start a program, write: accelerant launch ./train"),
+    (["--verison"], "unknown option '--verison'; did you mean --version?"),
+    (["--cpu", "./train"],
+     "unknown option '--cpu'; options follow the command, as in: accelerant launch --cpu ...")])
+def test_unknown_commands(arguments, message):
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"accelerant: error: {message}\nTry 'accelerant --help'.\n"
 
 
-@pytest.mark.parametrize("command", ["launch", "test", "env"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_commands(command):
     result = run(command, "--help")
     assert result.returncode == 0
-    assert f"Usage: accelerant {command} [OPTIONS]" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 100
+    assert result.stdout.startswith(f"Usage: accelerant {command} [OPTIONS]")
+    assert "REQUIRED" not in result.stdout and "TEXT" not in result.stdout
+    assert result.stdout == run("help", command).stdout == run(command, "-h").stdout
+
+
+def widest(text):
+    return max(map(len, text.splitlines()))
+
+
+@pytest.mark.parametrize("command", [[], *([command] for command in COMMANDS)])
+def test_help_fits_the_terminal(command):
+    assert widest(run(*command, "--help").stdout) <= 80
+    for columns, most in ("120", 100), ("60", 60), ("1", 40), ("wide", 80), ("0", 80):
+        text = run(*command, "--help", COLUMNS=columns).stdout
+        words = [word for word in text.split() if len(word) > most - 8]  # cannot be broken
+        assert all(len(line) <= most or line.startswith("Usage:") or any(word in line for word in words)
+                   for line in text.splitlines()), (columns, text)
+        assert "".join(text.split()) == "".join(run(*command, "--help").stdout.split())
+    assert 80 < widest(run("launch", "--help", COLUMNS="120").stdout) <= 100
+
+
+def test_help_knows_the_width_of_a_terminal():
+    leader, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 66, 0, 0))
+    environment = {name: value for name, value in clean_environment().items() if name != "COLUMNS"}
+    with subprocess.Popen([COMMAND, "verify", "--help"], stdout=terminal, env=environment) as process:
+        assert process.wait(DEADLINE) == 0
+    os.close(terminal)
+    text = os.read(leader, 65536).decode().replace("\r\n", "\n")
+    os.close(leader)
+    assert text == run("verify", "--help", COLUMNS="66").stdout
+    assert text != run("verify", "--help", COLUMNS="80").stdout
+
+
+def test_arguments_in_help_are_those_of_the_usage():
+    text = run("convert", "--help").stdout
+    assert "Usage: accelerant convert [OPTIONS] INPUT OUTPUT\n" in text
+    assert re.search(r"^Arguments:\n  INPUT   +A file.*\n(.*\n)*  OUTPUT  +The folder", text, re.MULTILINE), text
 
 
 def test_help_tells_every_option_once_with_its_default():
@@ -70,25 +122,91 @@ def test_no_abbreviations():
     assert "--num-proc" in result.stderr
 
 
-@pytest.mark.parametrize("arguments, suggestion", [
-    (["launch", "--num-procs", "2", "true"], "--num-procs: did you mean --num-processes?"),
-    (["launch", "--num_proc=2", "true"], "--num_proc: did you mean --num-processes?"),
-    (["launch", "--mixed", "bf16", "true"], "--mixed: did you mean --mixed-precision?"),
-    (["launch", "-cpu", "true"], "-cpu: did you mean --cpu?"),
-    (["launch", "--qiuet", "true"], "--qiuet: did you mean --quiet?"),
-    (["test", "--num-procs", "2"], "--num-procs: did you mean --num-processes?"),
-    (["test", "--cpus"], "--cpus: did you mean --cpu?"),
-    (["env", "--hlep"], "--hlep: did you mean --help?"),
-    (["launch", "--fsdp", "true"], None),
-    (["launch", "--n", "2", "true"], None),
-    (["env", "everything"], None)])
-def test_unknown_options(arguments, suggestion):
+@pytest.mark.parametrize("arguments, message", [
+    (["launch", "--num-procs", "2", "true"], "unknown option '--num-procs'; did you mean --num-processes?"),
+    (["launch", "--num_proc=2", "true"], "unknown option '--num_proc'; did you mean --num-processes?"),
+    (["launch", "--mixed", "bf16", "true"], "unknown option '--mixed'; did you mean --mixed-precision?"),
+    (["launch", "-cpu", "true"], "unknown option '-cpu'; did you mean --cpu?"),
+    (["launch", "--qiuet", "true"], "unknown option '--qiuet'; did you mean --quiet?"),
+    (["launch", "--n", "2", "true"], "unknown option '--n'"),
+    (["launch", "--num-machines", "two", "true", "--x"], "--num-machines: expected a whole number, got 'two'"),
+    (["launch", "--grace=soon", "true"], "--grace: expected a number, got 'soon'"),
+    (["launch", "--run-id"], "--run-id needs a value: --run-id NAME"),
+    (["launch", "--cpu=maybe", "true"], "--cpu takes no value"),
+    (["test", "--num-procs", "2"], "unknown option '--num-procs'; did you mean --num-processes?"),
+    (["test", "--cpus"], "unknown option '--cpus'; did you mean --cpu?"),
+    (["env", "--hlep"], "unknown option '--hlep'; did you mean --help?"),
+    (["env", "everything"], "unexpected argument 'everything'"),
+    (["inspect", "--jsn"], "unknown option '--jsn'; did you mean --json?"),
+    (["inspect"], "missing PATH; usage: accelerant inspect [OPTIONS] PATH"),
+    (["inspect", "a", "b"], "unexpected argument 'b'"),
+    (["convert"], "missing INPUT and OUTPUT; usage: accelerant convert [OPTIONS] INPUT OUTPUT"),
+    (["convert", "a", "b", "--dtype", "f8"], "--dtype: expected f32, f16 or bf16, got 'f8'"),
+    (["convert", "a", "b", "--format", "onnx"], "--format: expected safetensors or bin, got 'onnx'")])
+def test_wrong_arguments(arguments, message):
     result = run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"accelerant: error: {message}\nTry 'accelerant {arguments[0]} --help'.\n"
+
+
+@pytest.mark.parametrize("option, advice", [
+    ("--nproc-per-node", "write --num-processes N"), ("--nproc_per_node=4", "write --num-processes N"),
+    ("--nnodes", "write --num-machines N"), ("--node-rank", "write --machine-rank N"),
+    ("--master_addr", "write --main-process-ip"), ("--rdzv-backend", "not needed"), ("--multi_gpu", "not needed"),
+    ("--gpu_ids", "CUDA_VISIBLE_DEVICES=0,1"), ("--config_file", "not offered yet"), ("-m", "python3 -m MODULE"),
+    ("--module", "python3 -m MODULE"), ("--use_fsdp", "not offered"), ("--dynamo_backend", "not offered")])
+def test_options_of_other_launchers(option, advice):
+    result = run("launch", option, "2", "true")
+    assert (result.returncode, result.stdout) == (2, "")
+    first, last = result.stderr.splitlines()
+    assert first.startswith(f"accelerant: error: unknown option '{option.split('=')[0]}'; ")
+    assert advice in first
+    assert last == "Try 'accelerant launch --help'."
+
+
+def test_every_option_of_other_launchers_is_known_or_explained():
+    from accelerate.commands.launch import launch_command_parser
+    from torch.distributed.run import get_args_parser
+    names = {name for parser in (launch_command_parser(), get_args_parser()) for action in parser._actions
+             for name in action.option_strings}
+    assert {"--nnodes", "--gpu_ids"} <= names
+    known = set(re.findall(r"^  (?:-h, )?(--?[a-z-]+)", run("launch", "--help").stdout, re.MULTILINE))
+    known |= {"-h", "--redirects"}
+    for name in sorted(names):
+        if name.replace("_", "-") in known:
+            continue
+        message = run("launch", name, "1", "true").stderr.splitlines()[0]
+        assert f"unknown option '{name}'; " in message and "did you mean" not in message, message
+
+
+def test_the_last_of_several_values_counts():
+    assert run("launch", "--num-processes", "3", "--num_processes", "1", "printenv", "WORLD_SIZE").stdout == "1\n"
+
+
+@pytest.mark.parametrize("options, message", [
+    (["--num-machines", "2"], "--machine-rank"),
+    (["--num-machines", "2", "--machine-rank", "0"], "--main-process-ip"),
+    (["--machine-rank", "1"], "--num-machines"),
+    (["--mixed-precision", "fp8"], "--mixed-precision: expected no, fp16 or bf16, got fp8"),
+    (["--monitor-interval", "0"], "--monitor-interval")])
+def test_messages_name_options_as_they_are_written(options, message):
+    result = run("launch", *options, "true")
     assert result.returncode == 2
-    lines = result.stderr.splitlines()
-    assert lines[0].startswith("The following argument")
-    assert lines[1:-1] == ([suggestion] if suggestion else [])
-    assert lines[-1] == "Run with --help for more information."
+    assert result.stderr.startswith("accelerant: error: ") and message in result.stderr
+    assert not re.search(r"\b[a-z]+_[a-z]+", result.stderr), result.stderr
+    assert f"{message} ({message})" not in result.stderr
+
+
+def test_an_unknown_log_level_is_reported_once():
+    result = run("env", ACCELERANT_LOG_LEVEL="loud")
+    assert result.returncode == 0
+    assert result.stderr == ("[accelerant] warning: ACCELERANT_LOG_LEVEL: expected debug, info, warning, error or off, "
+                             "got 'loud'; using warning\n")
+    for level in "debug", "Warning", "off", "":
+        assert run("env", ACCELERANT_LOG_LEVEL=level).stderr == ""
+    result = run("test", "--num-processes", "2", "--cpu", ACCELERANT_LOG_LEVEL="loud")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("got 'loud'") == 1, result.stderr
 
 
 @pytest.mark.parametrize("mark", [[], ["--"]])
@@ -109,7 +227,7 @@ def test_a_program_is_needed():
     for arguments in [], ["--cpu"], ["--"]:
         result = run("launch", *arguments)
         assert result.returncode == 2
-        assert "A program to launch is required" in result.stderr
+        assert "missing PROGRAM; usage: accelerant launch [OPTIONS] [--] PROGRAM [ARGUMENTS]" in result.stderr
 
 
 @pytest.mark.parametrize("arguments, ranks", [([], 2), (["--num_processes", "3", "--cpu"], 3)])
@@ -122,16 +240,16 @@ def test_self_test(arguments, ranks):
 
 
 def test_self_test_can_fail(tmp_path):
-    """Beside another copy of the command lies a test that fails."""
+    """A copy of the command finds a failing test beside it."""
     command = shutil.copy(COMMAND, tmp_path / "accelerant")
     missing = run("test", command=command)
-    assert missing.returncode == 2
-    assert "accelerant-selftest is not beside" in missing.stderr
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("accelerant: error: accelerant-selftest, which is part of Accelerant, is missing")
     helper = tmp_path / "accelerant-selftest"
     helper.write_text("#!/bin/sh\necho no luck >&2; exit 3\n")
     helper.chmod(0o755)
     failing = run("test", command=command)
-    assert failing.returncode == 3
+    assert failing.returncode == 1
     assert "success" not in failing.stdout
     assert "no luck" in failing.stderr
 
@@ -146,6 +264,27 @@ def test_helpers_are_found_in_libexec(tmp_path):
     assert "here" in run("test", command=command).stdout
 
 
+def test_helpers_that_do_not_find_libtorch(tmp_path):
+    """The helpers cannot find libtorch, as after it has moved."""
+    command = shutil.copy(COMMAND, tmp_path / "accelerant")
+    compiler = os.environ["ACCELERANT_CXX"]
+    (tmp_path / "lost.c").write_text("int lost(void) { return 0; }\n")
+    (tmp_path / "main.c").write_text("int lost(void); int main(void) { return lost(); }\n")
+    subprocess.run([compiler, "-x", "c", "-shared", "-fPIC", "lost.c", "-o", "libtorch_lost.so"], cwd=tmp_path,
+                   check=True)
+    for helper in "accelerant-describe", "accelerant-selftest":
+        subprocess.run([compiler, "-x", "c", "main.c", "-x", "none", "-L.", "-ltorch_lost", "-o", helper],
+                       cwd=tmp_path, check=True)
+    (tmp_path / "libtorch_lost.so").unlink()
+    advice = "libtorch_lost.so was not found; set LD_LIBRARY_PATH=<torch>/lib, where <torch> is the folder of libtorch 2."
+    result = run("test", command=command)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"accelerant: error: Cannot start accelerant-selftest: {advice}")
+    result = run("env", command=command)
+    assert result.returncode == 0
+    assert f"- libtorch: does not load: {advice}" in result.stdout
+
+
 def test_self_test_checks_what_it_is_told():
     helper = pathlib.Path(COMMAND).parent / "accelerant-selftest"
     result = subprocess.run([helper], env={}, capture_output=True, text=True, timeout=DEADLINE)
@@ -154,7 +293,7 @@ def test_self_test_checks_what_it_is_told():
     wrong = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
              "GROUP_WORLD_SIZE": "1", "MASTER_PORT": "1"}
     result = subprocess.run([helper], env=wrong, capture_output=True, text=True, timeout=DEADLINE)
-    assert "RANK: expected 0 by GROUP_RANK" in result.stderr
+    assert "RANK: expected 0 from GROUP_RANK" in result.stderr
 
 
 def test_env():
@@ -172,6 +311,6 @@ def test_env():
 
 def test_the_command_needs_no_libtorch():
     libraries = subprocess.run(["ldd", COMMAND], capture_output=True, text=True, check=True).stdout
-    names = [line.split()[0] for line in libraries.splitlines()]  # addresses behind them may read "c10" too
+    names = [line.split()[0] for line in libraries.splitlines()]  # the addresses after them may contain "c10" too
     assert any("libc.so" in name for name in names)
     assert not [name for name in names if "torch" in name or "c10" in name]

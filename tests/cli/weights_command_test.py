@@ -1,4 +1,4 @@
-"""inspect, verify, merge-weights and convert, against files that Python's libraries write and read."""
+"""Tests inspect, verify, merge-weights and convert with files that Python's libraries write and read."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def bits(tensor):
 
 
 def assert_same(ours, theirs):
-    """Bit for bit; of NaN only that it is one: torch's own loops differ in its payload."""
+    """Compares bit for bit, except for the payload of NaN: torch's own loops differ there."""
     assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
     if ours.is_floating_point():
         nan = torch.isnan(theirs)
@@ -43,7 +43,7 @@ def all_16_bits():
 
 
 def random_floats(rng, count=200_000):
-    """Random bits, numbers around halves of every size, and numbers just beside ties."""
+    """Random bits, all 16-bit numbers, ties between them, numbers just beside ties, and edge cases."""
     torch.manual_seed(rng.randrange(2**32))
     everything = torch.randint(-2**31, 2**31, (count,), dtype=torch.int64).to(torch.int32).view(torch.float32)
     halves = all_16_bits().view(torch.float16).float()
@@ -213,7 +213,7 @@ def test_no_model_into_a_checkpoint(tmp_path, sharded):
 # --- merge-weights --------------------------------------------------------------------------------
 
 def parts_of(path) -> tuple:
-    """The order of tensors, the header and the data of a file."""
+    """The order of the tensors, the header and the data of a file."""
     content = path.read_bytes()
     size = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:size])
@@ -226,10 +226,10 @@ def test_merge(tmp_path, sharded):
     assert_same_state(load_file(tmp_path / "merged" / "model.safetensors"), state)
     run("merge-weights", folder / "model.safetensors.index.json", tmp_path / "named.safetensors")
     assert (tmp_path / "named.safetensors").read_bytes() == (tmp_path / "merged" / "model.safetensors").read_bytes()
-    # What Python's safetensors writes, but for the order of its metadata, which is another one in each process.
+    # Equals what Python's safetensors writes, except for the order of its metadata, which differs in each process.
     assert parts_of(tmp_path / "named.safetensors") == parts_of(tmp_path / "one.safetensors")
     shard = next(folder.glob("model-*"))
-    assert "one of the files that are read" in run("merge-weights", folder, shard, code=2).stderr
+    assert "one of the files to be merged" in run("merge-weights", folder, shard, code=2).stderr
 
 
 # --- inspect --------------------------------------------------------------------------------------
@@ -243,8 +243,9 @@ def test_inspect_as_json(tmp_path, sharded):
         for name, value in state.items():
             assert tensors[name]["shape"] == list(value.shape)
             assert tensors[name]["bytes"] == value.numel() * value.element_size()
-        assert shown["totals"]["parameters"] == sum(value.numel() for value in state.values())
-        assert shown["totals"]["by_dtype"]["F16"] == {"tensors": 1, "parameters": 64, "bytes": 128}
+        assert shown["totals"]["elements"] == sum(value.numel() for value in state.values())
+        assert shown["totals"]["by_dtype"]["F16"] == {"tensors": 1, "elements": 64, "bytes": 128}
+        assert "trained" not in shown["totals"]  # such a file does not tell parameters from buffers
         assert shown["files"][0]["metadata"]["origin"] == "test"
 
 
@@ -256,7 +257,8 @@ def test_inspect_for_people(tmp_path):
     rows = [line for line in lines if "[300, 1000]" in line or line.startswith("  NAME")]
     assert rows[0].index("SHAPE") == rows[1].index("[300")
     assert rows[1].endswith("1.2 MB") and len(rows[0]) == len(rows[1])
-    assert "Total: 2 tensors, 300,002 parameters, 1.2 MB" in lines
+    assert "Total: 2 tensors, 300,002 elements, 1.2 MB" in lines
+    assert not any("parameter" in line for line in lines)
 
 
 def test_names_cannot_write_to_the_terminal(tmp_path):
@@ -330,7 +332,7 @@ def test_verify_models(tmp_path, sharded):
 
 
 def test_verify_torch_files(tmp_path):
-    # A class that is not known here: whole all the same.
+    # The file holds a class that is not known here, but it is intact.
     torch.save({"w": torch.ones(1000), "other": pathlib.PurePosixPath("x")}, tmp_path / "optimizer.bin")
     run("verify", tmp_path / "optimizer.bin")
     damage(tmp_path / "optimizer.bin", 2000)
@@ -345,7 +347,7 @@ def test_checkpoints(tmp_path):
         assert sum(line.endswith("manifest.json") for line in lines) == 2
         assert all(line.startswith("ok ") for line in lines[:-1])
     last = tmp_path / "checkpoints" / "checkpoint_2"
-    # The model of these is none, which is said; the manifest is good.
+    # The model in these checkpoints cannot be read, which is reported; the manifest is good.
     shown = json.loads(run("inspect", last, "--json", code=1).stdout)
     assert shown["kind"] == "checkpoint" and shown["manifest"]["good"]
     manifest = json.loads((last / "manifest.json").read_text())
@@ -355,14 +357,19 @@ def test_checkpoints(tmp_path):
     damage(last / name, record["size"] // 2)
     result = run("verify", tmp_path / "checkpoints", code=1)
     assert f"DAMAGED  {last / name}\n" in result.stdout and result.stdout.count("DAMAGED") == 1
-    assert "was damaged: its checksum is" in result.stderr
-    assert "damaged" not in run("inspect", last, code=1).stdout.split("Manifest:")[1]  # looks at sizes only
+    assert "damaged: its checksum is" in result.stderr
+    assert "all present" in run("inspect", last, code=1).stdout.split("Manifest:")[1]  # looks at sizes only
     (last / name).unlink()
     assert f"{name} is missing" in run("inspect", last, code=1).stderr
 
 
 def test_verify_says_what_is_no_model(tmp_path):
-    assert "neither checkpoints nor a model" in run("verify", tmp_path, code=2).stderr
+    assert "contains neither checkpoints nor a model" in run("verify", tmp_path, code=2).stderr
+
+
+def test_verify_counts_one_file(tmp_path):
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
+    assert run("verify", tmp_path).stdout.endswith("\n1 file, 0 damaged\n")
 
 
 # --- errors ---------------------------------------------------------------------------------------
@@ -371,7 +378,8 @@ def test_verify_says_what_is_no_model(tmp_path):
 def test_errors(tmp_path, arguments):
     command, *rest = arguments
     rest = [tmp_path / "out" for _ in rest]
-    assert "there is nothing at" in run(command, tmp_path / "missing", *rest, code=2).stderr
+    missing = run(command, tmp_path / "missing", *rest, code=2).stderr
+    assert missing == f"accelerant: error: {tmp_path / 'missing'} does not exist\n"
     run(command, code=2)
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{\"a\":1}")
     assert "model.safetensors" in run(command, tmp_path / "model.safetensors", *rest, code=1).stderr

@@ -9,7 +9,7 @@ function(run)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-# Own folders, made anew: nothing of an earlier run may help.
+# Start with empty folders, so that nothing from an earlier run can help.
 file(REMOVE_RECURSE "${WORK_DIR}")
 set(work "${WORK_DIR}/build")
 file(MAKE_DIRECTORY "${work}")
@@ -17,6 +17,8 @@ set(arguments -G Ninja -DTorch_DIR=${TORCH_DIR} -DCMAKE_CXX_COMPILER=${CXX_COMPI
 if(WAY STREQUAL "installed")
   run(${CMAKE_COMMAND} --install "${BUILD_DIR}" --prefix "${WORK_DIR}/prefix")
   list(APPEND arguments -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix)
+  include("${CMAKE_CURRENT_LIST_DIR}/installed_command.cmake")
+  include("${CMAKE_CURRENT_LIST_DIR}/package_checks.cmake")
 else()
   list(APPEND arguments -DACCELERANT_SOURCE_DIR=${SOURCE_DIR})
 endif()
@@ -24,8 +26,8 @@ run(${CMAKE_COMMAND} -S "${CMAKE_CURRENT_LIST_DIR}/project" -B "${work}" ${argum
 if(NOT WAY STREQUAL "subdirectory")
   run(${CMAKE_COMMAND} --build "${work}")
 else()
-  # Compiles the program and links it by the project's own command. Of the library its archives are taken as this
-  # build has made them of the same sources: it compiles once.
+  # Compiles the program and links it with the project's own command, but with the archives that this build
+  # made from the same sources. This avoids compiling the library again.
   run(${CMAKE_COMMAND} --build "${work}" --target CMakeFiles/consumer.dir/main.cpp.o)
   file(GLOB archives "${BUILD_DIR}/src/*.a")
   file(COPY ${archives} DESTINATION "${work}/accelerant/src")

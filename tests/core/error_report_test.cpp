@@ -29,7 +29,7 @@ TEST(ErrorReport, ReadsWhatItWrites) {
   EXPECT_EQ(report->rank, 3);
   EXPECT_EQ(report->step, 812);
   EXPECT_EQ(report->time, 1700000000.25);
-  // The string that torchelastic makes an int of.
+  // A string, which torchelastic converts to an int.
   EXPECT_TRUE(contains(TempFolder::content_of(path), R"("timestamp":"1700000000")"));
 }
 

@@ -30,7 +30,7 @@ class Failpoint : public testing::Test {
   }
 };
 
-// How often `place` throws in five visits, as five letters.
+// Which of five visits to `place` throw, as five letters.
 std::string visits(const char* place) {
   std::string seen;
   for (int visit = 0; visit < 5; ++visit) {
@@ -95,7 +95,7 @@ TEST_F(Failpoint, StopsOrHangsTheProcess) {
     set(value);
     const pid_t child = fork();
     if (child == 0) {
-      alarm(value == std::string("here:hang") ? 1 : 60);  // nothing but the signal ends it
+      alarm(value == std::string("here:hang") ? 1 : 60);  // only the signal ends it
       failpoint("here");
       _exit(0);
     }
@@ -117,9 +117,9 @@ TEST_F(Failpoint, RefusesWhatItCannotRead) {
         "here:kill/rank=", "here:kill/rank=-1", "here:sleep", "here:sleep=", "here:sleep=1x",
         "here:kill,", ",", "a:kill,,b:kill", "here:kill/rank=0@1"}) {
     setenv("ACCELERANT_FAILPOINT", value, 1);
-    EXPECT_TRUE(contains(error_of(reload_failpoints), "ACCELERANT_FAILPOINT cannot be read"))
+    EXPECT_TRUE(contains(error_of(reload_failpoints), "ACCELERANT_FAILPOINT cannot be parsed"))
         << value;
-    EXPECT_TRUE(contains(error_of([] { failpoint("any"); }), "cannot be read")) << value;
+    EXPECT_TRUE(contains(error_of([] { failpoint("any"); }), "cannot be parsed")) << value;
   }
 }
 

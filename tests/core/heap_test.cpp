@@ -10,8 +10,8 @@
 
 namespace {
 
-// Fills and frees as much as the gradients of a small network, and returns how many new pages that
-// took.
+// Allocates, fills and frees as much memory as the gradients of a small network take. Returns how
+// many new pages that needed.
 int64_t pages_of_a_step() {
   constexpr size_t kBlock = 4 << 20;
   rusage before = {}, after = {};

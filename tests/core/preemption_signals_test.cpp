@@ -31,7 +31,7 @@ Handler handler_of(int signal) {
   return action.sa_handler;
 }
 
-// Gives the handlers of the test program back.
+// Restores the handlers of the test program.
 class PreemptionSignalsTest : public testing::Test {
  protected:
   PreemptionSignalsTest() {
@@ -55,7 +55,7 @@ TEST_F(PreemptionSignalsTest, TheFirstSignalIsRemembered) {
   EXPECT_EQ(PreemptionSignals::received(), 0);
   raise(SIGUSR1);
   EXPECT_EQ(PreemptionSignals::received(), SIGUSR1);
-  raise(SIGTERM);  // its first: it may come at the end of the time that SIGUSR1 announced
+  raise(SIGTERM);  // the first SIGTERM: it may follow when the notice that SIGUSR1 gave is over
   EXPECT_EQ(PreemptionSignals::received(), SIGUSR1);
   EXPECT_TRUE(log_.empty());
 }
@@ -135,7 +135,7 @@ TEST_F(PreemptionSignalsTest, ASecondSignalEndsTheProcess) {
   EXPECT_EXIT(end(), testing::KilledBySignal(SIGTERM), "^once$");
 }
 
-// From the cluster, and from the launcher that the cluster has told too.
+// One comes from the cluster, one from the launcher, which the cluster has signalled too.
 TEST_F(PreemptionSignalsTest, TheSameRequestFromTwoSidesDoesNot) {
   const PreemptionSignals signals({SIGTERM}, std::chrono::hours(1));
   raise(SIGTERM);
@@ -168,7 +168,7 @@ TEST_F(PreemptionSignalsTest, ChildrenEndAsByDefault) {
 TEST_F(PreemptionSignalsTest, UnusableSignalsAreRefused) {
   for (const int signal : {0, -1, 1000, SIGKILL, SIGSTOP, SIGSEGV}) {
     const std::string error = error_of([&] { const PreemptionSignals signals({SIGTERM, signal}); });
-    EXPECT_TRUE(contains(error, "A signal cannot be used to ask for saving: expected SIGTERM"));
+    EXPECT_TRUE(contains(error, "cannot be used to request a save: expected SIGTERM"));
     EXPECT_EQ(handler_of(SIGTERM), SIG_DFL);
   }
 }

@@ -20,8 +20,8 @@ using accelerant::EndHandler;
 using accelerant::Ending;
 using accelerant::Preempted;
 
-// In processes of their own, which end. GoogleTest catches what its own thread throws, so another
-// one does.
+// Each test ends a process of its own. GoogleTest catches what its own thread throws, so another
+// thread throws.
 class ProcessEndDeathTest : public testing::Test {
  protected:
   ProcessEndDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -35,7 +35,7 @@ template <class Exception>
 
 void say(const char* text) { std::fputs(text, stderr); }
 
-// Says what it is told.
+// A handler that prints its name and how the process ends.
 std::function<void(Ending)> told(const char* name) {
   return [name](Ending how) {
     std::fprintf(stderr, "%s: %s;", name, how == Ending::failed ? "failed" : "preempted");
@@ -53,7 +53,7 @@ TEST_F(ProcessEndDeathTest, PreemptedEndsTheProcessWithItsExitCode) {
               "^accelerant: SIGUSR1 received: state saved in runs/last, exit code 75\n$");
 }
 
-// The objects that watched may be gone before the exception comes out of main.
+// The objects that watch for signals may be gone before the exception leaves main.
 TEST_F(ProcessEndDeathTest, PreemptedEndsTheProcessAlsoAfterTheWatching) {
   const auto end = [] {
     { const accelerant::PreemptionSignals signals; }
@@ -98,7 +98,7 @@ TEST_F(ProcessEndDeathTest, WorkThatIsNoLongerThereIsNotDone) {
   EXPECT_EXIT(end(), testing::ExitedWithCode(1), "^handler: failed;$");
 }
 
-// They have none of the threads that the work may wait for.
+// Forked children have none of the threads that the work may wait for.
 TEST_F(ProcessEndDeathTest, ChildrenDoNoWork) {
   const auto end = [] {
     const EndHandler handler(told("handler"));
@@ -140,7 +140,7 @@ TEST_F(ProcessEndDeathTest, OtherExceptionsGoToTheHandlerBefore) {
 
 std::terminate_handler replaced = nullptr;
 
-// One that calls the handler it took the place of, between two handlers of the library.
+// The program's handler comes between two of the library's and calls the one it replaced.
 TEST_F(ProcessEndDeathTest, AHandlerOfTheProgramMayCallTheOneBefore) {
   const auto end = [] {
     const EndHandler older(told("older"));

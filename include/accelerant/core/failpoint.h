@@ -1,4 +1,4 @@
-// Faults on demand: a named place in the code where a test makes the process die, stop or be slow.
+// Faults on demand: named places in the code where a test can kill, stop or slow down the process.
 //
 //   failpoint("checkpoint.before_rename");      // does nothing, unless
 //   ACCELERANT_FAILPOINT=checkpoint.before_rename:kill ./train
@@ -7,24 +7,24 @@
 //
 //   kill       SIGKILL to this process
 //   stop       SIGSTOP to this process
-//   hang       this thread blocks for ever
+//   hang       this thread blocks forever
 //   exit       the process ends at once with exit code 3
 //   throw      an accelerant::Error that names the failpoint
-//   sleep=<ms> this thread sleeps so many milliseconds
+//   sleep=<ms> this thread sleeps for that many milliseconds
 //
-//   @n         only when the place is reached for the n-th time, counted from 1 (default: the first
+//   @n         only the n-th time the place is reached, counted from 1 (default: the first
 //              time; every time for sleep)
-//   /rank=k    only in the process whose RANK (or the variable of MPI or Slurm for it) is k
+//   /rank=k    only in the process whose RANK (or its MPI or Slurm equivalent) is k
 //
 // The variable is read once, when the first failpoint is reached. Thread-safe.
 #pragma once
 
 namespace accelerant {
 
-// Costs a few nanoseconds where the variable is not set. A value that cannot be read is an Error.
+// Costs a few nanoseconds if the variable is not set. Throws Error if its value cannot be parsed.
 void failpoint(const char* name);
 
-// Reads the variable again and starts counting anew. For tests, while no other thread runs.
+// Reads the variable again and resets the counters. For tests, while no other thread runs.
 void reload_failpoints();
 
 }  // namespace accelerant

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "accelerant/core/error.h"
 #include "cli/weights/text.h"
@@ -10,6 +12,8 @@
 
 namespace accelerant::cli {
 namespace {
+
+constexpr std::size_t kLongestState = std::size_t{256} << 20;
 
 bool has_model(const std::string& folder) {
   try {
@@ -30,10 +34,10 @@ void add_model(const std::string& path, Inspection& found) {
   }
 }
 
-// A file in the folder that is not of the model.
+// A file in the folder that does not belong to the model.
 void add_other(const std::string& folder, const std::string& name, Inspection& found) {
-  const auto is_it = [&](const InspectedFile& file) { return file.name == name; };
-  if (std::ranges::any_of(found.files, is_it)) return;
+  const auto is_same = [&](const InspectedFile& file) { return file.name == name; };
+  if (std::ranges::any_of(found.files, is_same)) return;
   const std::string path = join_path(folder, name);
   InspectedFile file{.name = name, .size = size_of_file(path).value_or(0)};
   if (is_tensor_file_name(name)) {
@@ -72,7 +76,43 @@ void inspect_folder(const std::string& folder, Inspection& found) {
     }
   }
   const bool is_nothing = found.files.empty() && !found.manifest && !is_model;
-  if (is_nothing) checkpoint::main_model_file(folder);  // says what is missing
+  if (is_nothing) checkpoint::main_model_file(folder);  // throws an Error that says what is missing
+}
+
+// The names of the parameters in the optimizers of a checkpoint. None if it has no optimizer, or
+// one that cannot be read.
+std::optional<std::set<std::string>> trained_names(const std::string& folder,
+                                                   const checkpoint::Manifest& manifest) {
+  std::set<std::string> names;
+  for (const auto& [file, record] : manifest.files) {
+    if (!file.starts_with("optimizer") || !file.ends_with(".json")) continue;
+    try {
+      const auto state = nlohmann::json::parse(read_file(join_path(folder, file), kLongestState));
+      for (const auto& group : state.at("param_groups")) {
+        for (const auto& name : group.at("params")) names.insert(name.get<std::string>());
+      }
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+  return names.empty() ? std::nullopt : std::optional(std::move(names));
+}
+
+void count_trained(const std::string& folder, Inspection& found) {
+  const auto names = trained_names(folder, found.manifest->manifest);
+  if (!names) return;
+  found.trained.emplace();
+  for (const InspectedFile& file : found.files) {
+    if (!file.in_model || !file.content) continue;
+    // A tied weight may be stored under another name than the optimizer's.
+    std::set<std::string> stored_names = *names;
+    for (const auto& [alias, stored] : file.content->aliases()) {
+      if (names->contains(alias)) stored_names.insert(stored);
+    }
+    for (const checkpoint::WeightTensor& tensor : file.content->tensors()) {
+      if (stored_names.contains(tensor.name)) found.trained->add(tensor);
+    }
+  }
 }
 
 void count(Inspection& found) {
@@ -80,7 +120,7 @@ void count(Inspection& found) {
   const bool has_any = std::ranges::any_of(found.files, is_in_model);
   for (InspectedFile& file : found.files) {
     if (!file.content) continue;
-    // Without a model of the usual name every file of weights counts.
+    // Without a model of the usual name, every file of weights counts.
     if (!has_any) file.in_model = file.content->is_weights();
     if (!file.in_model) continue;
     for (const checkpoint::WeightTensor& tensor : file.content->tensors()) {
@@ -94,7 +134,7 @@ void count(Inspection& found) {
 
 void Total::add(const checkpoint::WeightTensor& tensor) {
   ++tensors;
-  parameters += tensor.elements();
+  elements += tensor.elements();
   bytes += tensor.bytes;
 }
 
@@ -118,6 +158,7 @@ Inspection inspect(const std::string& path) {
                            .content = checkpoint::open_weight_file(path)});
   }
   count(found);
+  if (found.manifest && found.total.tensors > 0) count_trained(path, found);
   return found;
 }
 

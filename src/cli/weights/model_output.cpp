@@ -26,7 +26,7 @@ namespace {
 
 using format::DType;
 
-// A tensor on its way.
+// A tensor on its way from one file to another.
 struct Entry {
   const checkpoint::WeightFile* file = nullptr;
   const checkpoint::WeightTensor* tensor = nullptr;
@@ -53,11 +53,11 @@ class ModelOutput {
       if (attributes_.empty()) attributes_ = file->attributes();
       for (const checkpoint::WeightTensor& tensor : file->tensors()) add(*file, tensor, stored);
     }
-    // Python's libraries refuse files that do not say for whom they are.
+    // Hugging Face's libraries refuse files that do not name their framework.
     metadata_.emplace("format", "pt");
   }
 
-  // Whether every value stays what it is.
+  // Whether no value changes.
   bool is_lossless() const {
     return std::ranges::all_of(entries_, [](const Entry& entry) {
       return !entry.is_converted() || format::is_lossless(*entry.tensor->type, *entry.type);
@@ -124,11 +124,10 @@ class ModelOutput {
                                    ? entry.type.has_value()
                                    : format::find_dtype(entry.dtype_name()) != nullptr;
     if (!can_be_stored) {
-      throw Error(
-          ErrorDetails{.problem = "The tensor '" + tensor.name + "' cannot be written",
-                       .expected = std::string("a type that ") +
-                                   (options_.safetensors ? "safetensors files have" : "torch has"),
-                       .got = tensor.dtype});
+      throw Error(ErrorDetails{.problem = "Cannot write the tensor '" + tensor.name + "'",
+                               .expected = std::string("a data type of ") +
+                                           (options_.safetensors ? "safetensors" : "torch"),
+                               .got = tensor.dtype});
     }
     by_name_.emplace(tensor.name, entries_.size());
     for (const std::string& alias : entry.aliases) by_name_.emplace(alias, entries_.size());
@@ -142,7 +141,7 @@ class ModelOutput {
       const Entry& entry = entries_[i];
       tensors.push_back({.name = entry.tensor->name, .bytes = entry.bytes, .storage = i});
       if (options_.safetensors) continue;
-      // Python's own format can say that two names share their memory.
+      // In the format of torch.save two names can share their memory.
       for (const std::string& alias : entry.aliases) {
         tensors.push_back({.name = alias, .bytes = entry.bytes, .storage = i});
       }
@@ -240,7 +239,7 @@ std::string real_path(const std::string& path) {
   return ::realpath(path.c_str(), found) == nullptr ? path : found;
 }
 
-// What is not of the model that is read, and would be replaced.
+// A file of another model than the one that is read, which would be replaced.
 std::optional<std::string> other_model_file(const checkpoint::WeightFiles& model,
                                             const std::string& folder) {
   for (const std::string& name : entries_of(folder)) {
@@ -255,16 +254,17 @@ void require_safe(const checkpoint::WeightFiles& model, const std::string& input
                   const std::string& folder, bool is_lossless) {
   if (path_exists(folder) && !is_folder(folder)) throw UsageError{folder + " is not a folder"};
   if (path_exists(join_path(folder, checkpoint::kManifestName))) {
-    throw UsageError{folder + " is a checkpoint, which would be damaged; choose another folder"};
+    throw UsageError{
+        folder + " is a checkpoint, and writing into it would damage it; choose another folder"};
   }
   if (real_path(is_folder(input) ? input : folder_of(input)) != real_path(folder)) return;
   if (!is_lossless) {
     throw UsageError{"the model in " + folder +
-                     " would be replaced by one with less precision; choose another folder"};
+                     " would be replaced by one of less precision; choose another folder"};
   }
   if (const auto other = other_model_file(model, folder)) {
     throw UsageError{join_path(folder, *other) +
-                     " is of another model and would be replaced; choose another folder"};
+                     " belongs to another model and would be replaced; choose another folder"};
   }
 }
 
@@ -287,21 +287,21 @@ WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string
 }
 
 WrittenModel write_single_file(const checkpoint::WeightFiles& model, const std::string& path) {
-  if (is_folder(path)) throw UsageError{path + " is a folder"};
+  if (is_folder(path)) throw UsageError{path + " is a folder; choose another name"};
   const auto is_it = [&](const auto& file) { return real_path(file->path()) == real_path(path); };
   if (model.size() > 1 && std::ranges::any_of(model, is_it)) {
-    throw UsageError{path + " is one of the files that are read; choose another name"};
+    throw UsageError{path + " is one of the files to be merged; choose another name"};
   }
   return ModelOutput(model, {}).write_single(path);
 }
 
-void show_written(const char* command, const WrittenModel& written, const std::string& path) {
-  std::printf("Wrote %zu file%s, %s tensors, %s, to %s\n", written.files.size(),
-              written.files.size() == 1 ? "" : "s", count_text(written.tensors).c_str(),
-              size_text(written.bytes).c_str(), path.c_str());
+void show_written(const WrittenModel& written, const std::string& path) {
+  std::printf("Wrote %s (%s, %s) to %s\n", plural(written.files.size(), "file").c_str(),
+              plural(written.tensors, "tensor").c_str(), size_text(written.bytes).c_str(),
+              printable(path).c_str());
   for (const auto& [name, count] : written.overflows) {
-    show_error(command, "warning: " + count_text(count) + " values of '" + name +
-                            "' were too large for the new type and became infinite");
+    show_warning(plural(count, "value") + " of '" + name + "'" + (count == 1 ? " was" : " were") +
+                 " too large for the new type and became infinite");
   }
 }
 

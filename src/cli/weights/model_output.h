@@ -1,4 +1,4 @@
-// Writes a model anew: in other files, with other types.
+// Writes a model to new files, with the same or other data types.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,37 @@
 namespace accelerant::cli {
 
 struct OutputOptions {
-  std::optional<format::DType> dtype =
-      {};  // of floating-point tensors (F64, F32, F16, BF16); none: their own
+  // Of all floating-point tensors (F64, F32, F16, BF16). Default: unchanged.
+  std::optional<format::DType> dtype = {};
+
+  // Largest size of a file, in bytes. Default: no limit.
   std::uint64_t max_shard_bytes = UINT64_MAX;
-  bool safetensors = true;  // false: torch.save; a file at a time is then in memory
+
+  // Write safetensors, or else the format of torch.save, for which a whole file is held in memory.
+  // Default: true.
+  bool safetensors = true;
 };
 
 struct WrittenModel {
-  std::vector<std::string> files = {};  // an index last
+  std::vector<std::string> files = {};  // names; an index is the last
   std::uint64_t tensors = 0;
   std::uint64_t bytes = 0;  // of all tensors
 
-  // Tensors of which finite values became infinite, and how many.
+  // Tensors in which finite values became infinite, and how many values did.
   std::vector<std::pair<std::string, std::uint64_t>> overflows = {};
 };
 
-// To a folder, where it takes the place of the model that is there when it is whole. `input` is the
-// path that `model` was opened by. A UsageError, before anything is done, if the folder is a
-// checkpoint, or if the folder of the input would lose by it: values that do not fit the new type,
-// or another model.
+// Writes to a folder. A model in that folder is replaced once the new one is complete. `input` is
+// the path that `model` was opened with. A UsageError, before anything is changed, if the folder is
+// a checkpoint, or if it is the folder of the input and would lose something: precision, or another
+// model.
 WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string& input,
                          const std::string& folder, const OutputOptions& options);
 
-// All tensors as one safetensors file, which appears when it is whole.
+// Writes all tensors to one safetensors file, which appears once it is complete.
 WrittenModel write_single_file(const checkpoint::WeightFiles& model, const std::string& path);
 
-// "Wrote 3 files, 12 tensors, 1.2 GB, to folder"; and on stderr what became infinite.
-void show_written(const char* command, const WrittenModel& written, const std::string& path);
+// "Wrote 3 files (12 tensors, 1.2 GB) to FOLDER", and a warning for values that became infinite.
+void show_written(const WrittenModel& written, const std::string& path);
 
 }  // namespace accelerant::cli

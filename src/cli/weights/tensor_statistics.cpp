@@ -22,7 +22,7 @@ json number(Value value) {
   return value;
 }
 
-// `Bits` is how an element lies in the file; `value_of` makes a number of it.
+// `Bits` is an element as it is stored; `value_of` turns it into a number.
 template <class Bits, class ValueOf>
 TensorStatistics collect(const checkpoint::WeightFile& file, const checkpoint::WeightTensor& tensor,
                          std::size_t first_values, const ValueOf& value_of) {

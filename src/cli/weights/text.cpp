@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 
 #include "core/files.h"
-#include "core/utf8.h"
 
 namespace accelerant::cli {
 namespace {
@@ -14,7 +12,7 @@ constexpr std::uint64_t kMegabyte = 1'000'000;
 constexpr std::uint64_t kWorthABar = 256 * kMegabyte;
 
 std::size_t width_of(const std::string& text) {
-  // Code points; good enough for names of tensors.
+  // Counts code points, which is good enough for names of tensors.
   return static_cast<std::size_t>(std::ranges::count_if(
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
@@ -28,7 +26,7 @@ std::string size_text(std::uint64_t bytes) {
   for (const char* next : {"kB", "MB", "GB", "TB", "PB", "EB"}) {
     size /= 1000;
     unit = next;
-    if (size < 999.95) break;  // what rounds to 1000.0 is one of the next
+    if (size < 999.95) break;  // what rounds to 1000.0 belongs to the next unit
   }
   char text[32];
   std::snprintf(text, sizeof text, "%.1f %s", size, unit);
@@ -41,24 +39,8 @@ std::string count_text(std::uint64_t count) {
   return text;
 }
 
-std::string printable(std::string_view text) {
-  std::string shown;
-  for (std::size_t position = 0; position < text.size();) {
-    const std::size_t begin = position;
-    const auto code = decode_utf8(text, position);
-    const bool is_control = code && (*code < 0x20 || (*code >= 0x7f && *code < 0xa0));
-    if (code && !is_control) {
-      shown += text.substr(begin, position - begin);
-      continue;
-    }
-    if (!code) ++position;
-    for (std::size_t i = begin; i < position; ++i) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned char>(text[i]));
-      shown += escape;
-    }
-  }
-  return shown;
+std::string plural(std::uint64_t count, const std::string& noun) {
+  return count_text(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
 void Table::print(const std::string& indent) const {
@@ -91,20 +73,7 @@ void ByteProgress::advance(std::uint64_t bytes) {
 }
 
 void require_path(const std::string& path) {
-  if (!path_exists(path)) throw UsageError{"there is nothing at " + path};
-}
-
-void show_error(const char* command, const std::string& message) {
-  std::fflush(stdout);
-  // Messages have lines of their own; what else is not printable comes from files.
-  std::string shown;
-  for (std::size_t begin = 0; begin <= message.size();) {
-    const std::size_t end = std::min(message.find('\n', begin), message.size());
-    shown +=
-        (begin == 0 ? "" : "\n") + printable(std::string_view(message).substr(begin, end - begin));
-    begin = end + 1;
-  }
-  std::fprintf(stderr, "accelerant %s: %s\n", command, shown.c_str());
+  if (!path_exists(path)) throw UsageError{path + " does not exist"};
 }
 
 }  // namespace accelerant::cli

@@ -2,29 +2,28 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "accelerant/track/progress_bar.h"
+#include "cli/messages.h"
 
 namespace accelerant::cli {
 
-// "512 B", "1.2 GB"; powers of 1000, as --max-shard-size has them.
+// "512 B", "1.2 GB"; in powers of 1000, as in --max-shard-size.
 std::string size_text(std::uint64_t bytes);
 
 // "1,234,567".
 std::string count_text(std::uint64_t count);
 
-// Text of a file, fit for a terminal: control characters, and what is no UTF-8, become "\x1b".
-std::string printable(std::string_view text);
+// "1 file", "2,000 files".
+std::string plural(std::uint64_t count, const std::string& noun);
 
-// Rows in aligned columns, which are one or more spaces apart.
+// Rows in aligned columns.
 class Table {
  public:
-  // One letter for each column: 'l' or 'r' for the side at which its text stands.
+  // One letter for each column: 'l' aligns it to the left, 'r' to the right.
   explicit Table(std::string sides) : sides_(std::move(sides)) {}
 
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
@@ -37,7 +36,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// A bar on stderr for jobs of many bytes; small ones show nothing.
+// A progress bar on stderr for large files; nothing for small ones.
 class ByteProgress {
  public:
   ByteProgress(const std::string& description, std::uint64_t total);
@@ -49,30 +48,7 @@ class ByteProgress {
   std::uint64_t done_ = 0;
 };
 
-// What a user did wrong, as opposed to what is wrong with a file.
-struct UsageError {
-  std::string message = {};
-};
-
 // A UsageError unless something is at the path.
 void require_path(const std::string& path);
-
-// "accelerant COMMAND: message", on stderr, fit for a terminal.
-void show_error(const char* command, const std::string& message);
-
-// Runs the work of a command. Returns its exit code; 1 after an exception and 2 after a UsageError,
-// which are shown.
-template <class Work>
-int run_work(const char* command, const Work& work) {
-  try {
-    return work();
-  } catch (const UsageError& error) {
-    show_error(command, error.message);
-    return 2;
-  } catch (const std::exception& error) {
-    show_error(command, error.what());
-    return 1;
-  }
-}
 
 }  // namespace accelerant::cli

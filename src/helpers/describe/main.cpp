@@ -1,4 +1,4 @@
-// Tells `accelerant env` about the libtorch that Accelerant was built with.
+// Describes the libtorch that it loads, for `accelerant env`.
 
 #include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// Whether libtorch has a class, by its virtual table: asking for it needs no heavy header.
+// Whether libtorch has a class. Looks for its virtual table, which needs no heavy header.
 bool has_class(const char* mangled) {
   const std::string symbol = std::string("_ZTV") + mangled;
   return ::dlsym(RTLD_DEFAULT, symbol.c_str()) != nullptr;
@@ -23,10 +23,11 @@ int main() {
   std::printf("- libtorch version: %s\n", TORCH_VERSION);
   if (cuda.hasCUDART()) {
     const long version = cuda.versionCUDART();  // 13000 is 13.0
-    std::printf("- libtorch CUDA: %ld.%ld, %d devices\n", version / 1000, version % 1000 / 10,
-                cuda.getNumGPUs());
+    const int devices = cuda.getNumGPUs();
+    std::printf("- libtorch CUDA: %ld.%ld, %d %s\n", version / 1000, version % 1000 / 10, devices,
+                devices == 1 ? "device" : "devices");
   } else {
-    std::puts("- libtorch CUDA: built without it");
+    std::puts("- libtorch CUDA: none (built without CUDA)");
   }
   std::printf("- libtorch backends:%s%s\n", has_class("N4c10d16ProcessGroupGlooE") ? " gloo" : "",
               has_class("N4c10d16ProcessGroupNCCLE") ? " nccl" : "");

@@ -41,13 +41,13 @@ void check_exchanges(const Accelerator& accelerator) {
 }
 
 void check_loaders(Accelerator& accelerator) {
-  const int64_t length = 37;  // fills no round of batches, whatever the number of processes
+  const int64_t length = 37;  // leaves an incomplete round for any number of processes
   auto batches = data::loader(data::tensors(at::arange(length)), {.batch_size = 4});
   auto loader = accelerator.prepare(batches);
   int64_t next = 0;
   for (auto&& [batch] : loader) {
     const at::Tensor all = accelerator.gather_for_metrics(batch);
-    expect_equal("the order of samples", all, at::arange(next, next + all.size(0)));
+    expect_equal("The order of samples", all, at::arange(next, next + all.size(0)));
     next += all.size(0);
   }
   if (next == length) return;

@@ -48,23 +48,23 @@ void check_places() {
       number_of("GROUP_RANK") * number_of("LOCAL_WORLD_SIZE") + number_of("LOCAL_RANK");
   if (rank == number_of("RANK")) return;
   throw Error(ErrorDetails{.problem = "RANK",
-                           .expected = std::to_string(rank) + " by GROUP_RANK and LOCAL_RANK",
+                           .expected = std::to_string(rank) + " from GROUP_RANK and LOCAL_RANK",
                            .got = text_of("RANK")});
 }
 
-// The port that all ranks are to meet at, on the socket that rank 0 inherits.
+// Rank 0 inherits a socket that is bound to the port where all ranks meet.
 void check_listening_socket() {
   sockaddr_storage address = {};
   socklen_t size = sizeof address;
   const auto fd = static_cast<int>(number_of("ACCELERANT_MASTER_LISTEN_FD"));
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw Error("ACCELERANT_MASTER_LISTEN_FD is no open socket");
+    throw Error("ACCELERANT_MASTER_LISTEN_FD is not an open socket");
   }
   const auto port = address.ss_family == AF_INET6
                         ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
                         : reinterpret_cast<sockaddr_in*>(&address)->sin_port;
   if (ntohs(port) == number_of("MASTER_PORT")) return;
-  throw Error(ErrorDetails{.problem = "the port of the inherited socket",
+  throw Error(ErrorDetails{.problem = "The port of the inherited socket",
                            .expected = text_of("MASTER_PORT"),
                            .got = std::to_string(ntohs(port))});
 }

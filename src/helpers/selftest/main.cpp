@@ -11,17 +11,18 @@ void run_checks() {
   using namespace accelerant::selftest;
   check_launch_contract();
   accelerant::Accelerator accelerator;
-  accelerator.print(accelerator.num_processes(), "processes on", accelerator.device());
+  const auto count = accelerator.num_processes();
+  accelerator.print(count, count == 1 ? "process on" : "processes on", accelerator.device());
   const auto done = [&](const char* what) { accelerator.print("ok:", what); };
-  done("what the launcher promises");
+  done("environment and socket from the launcher");
   check_exchanges(accelerator);
   done("exchanges between processes");
   check_loaders(accelerator);
-  done("every sample comes to one process");
+  done("every sample goes to one process");
   check_training(accelerator);
-  done("training gives what one process would get");
+  done("training gives the same model as one process");
   check_loss_scaling();
-  done("an overflow in one process stops the step in all");
+  done("an overflow in one process skips the step in all");
 }
 
 }  // namespace

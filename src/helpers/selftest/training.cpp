@@ -14,7 +14,7 @@
 namespace accelerant::selftest {
 namespace {
 
-constexpr int64_t kBatch = 4;  // of one process
+constexpr int64_t kBatch = 4;  // per process
 constexpr int64_t kSteps = 10;
 constexpr double kRate = 0.05;
 
@@ -49,7 +49,7 @@ void check_training(Accelerator& accelerator) {
   const double difference = weight.sub(alone->weight.detach()).abs().max().item<double>();
   if (difference > 1e-4) {
     throw Error(ErrorDetails{.problem = "The model after ten steps",
-                             .expected = "that of one process with all the data",
+                             .expected = "the same as one process with all the data",
                              .got = c10::str("weights that differ by up to ", difference)});
   }
   const at::Tensor all = accelerator.gather(net->weight.detach().unsqueeze(0));
@@ -71,8 +71,8 @@ void check_loss_scaling() {
   accelerator.backward(model(x).mean().mul(factor));
   if (optimizer.step().skipped()) return;
   throw Error(ErrorDetails{.problem = "A step with an overflow in one process",
-                           .expected = "skipped by all",
-                           .got = "not skipped here"});
+                           .expected = "skipped by all processes",
+                           .got = "not skipped by this one"});
 }
 
 }  // namespace accelerant::selftest

@@ -1,4 +1,4 @@
-// Uses the parts of Accelerant through its public headers alone.
+// Uses Accelerant only through its public headers.
 #include <accelerant/accelerant.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -8,7 +8,7 @@
 
 namespace {
 
-// Needs zlib, which the program does not name itself.
+// Needs zlib, which the project does not link itself.
 bool missing_files_are_refused() try {
   accelerant::load_tensors("no such file");
   return false;

@@ -8,8 +8,8 @@
 //     std::string text;
 //   };
 //
-// A writer borrows the sink for the time of one call, and gives it the bytes in order, in pieces of
-// any size. A sink that cannot go on throws; the exception passes through the writer.
+// A writer borrows the sink for one call and gives it the bytes in order, in pieces of any size. A
+// sink that cannot continue throws; the exception passes through the writer.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class ByteSink {
  public:
   virtual ~ByteSink() = default;
 
-  // Takes all of the bytes, which are only valid during the call.
+  // Takes all of the bytes. They are valid only during the call.
   virtual void write(std::span<const std::byte> bytes) = 0;
 
  protected:

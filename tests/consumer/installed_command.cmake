@@ -1,0 +1,12 @@
+# Checks that the installed command and its helpers find libtorch without LD_LIBRARY_PATH. Included by run.cmake.
+if(HAS_COMMAND)
+  set(command ${CMAKE_COMMAND} -E env --unset=LD_LIBRARY_PATH "${WORK_DIR}/prefix/bin/accelerant")
+  run(${command} env)
+  if(NOT output MATCHES "libtorch version: ${TORCH_VERSION}")
+    message(FATAL_ERROR "accelerant env does not know the version of libtorch:\n${output}")
+  endif()
+  run(${command} test --num-processes 2 --cpu)
+  if(NOT output MATCHES "Test is a success")
+    message(FATAL_ERROR "accelerant test does not report success:\n${output}")
+  endif()
+endif()
