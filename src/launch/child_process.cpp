@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "core/launch_contract.h"
 #include "launch/start_error.h"
 
 namespace accelerant::launch {
@@ -25,7 +26,7 @@ struct Pipe {
 Pipe make_pipe() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorDetails{.problem = "no pipe for the output of a rank",
+    throw Error(ErrorDetails{.problem = "cannot create a pipe for the output of a rank",
                              .got = std::strerror(errno),
                              .hint = "raise the limit of open files (ulimit -n)"});
   }
@@ -84,20 +85,20 @@ int read_failure(const Fd& failure) {
   if (error == ENOENT) {
     throw StartError(ErrorDetails{.problem = "there is no program " + name,
                                   .hint = name.find('/') == std::string::npos
-                                              ? "it is not in PATH; for a file of this folder "
+                                              ? "it is not in PATH; for a file in this folder "
                                                 "write ./" +
                                                     name
                                               : "check the path (a script: also its first line)"},
                      127);
   }
   if (error == ENOEXEC) {
-    throw StartError(ErrorDetails{.problem = name + " cannot be run, it is no program",
+    throw StartError(ErrorDetails{.problem = name + " cannot be run: it is not a program",
                                   .hint = "a script needs a first line such as #!/bin/sh"},
                      126);
   }
   throw StartError(ErrorDetails{.problem = name + " cannot be run",
                                 .got = std::strerror(error),
-                                .hint = "may it be executed (chmod +x)?"},
+                                .hint = "make it executable (chmod +x)"},
                    126);
 }
 
@@ -135,11 +136,18 @@ std::string find_program(const std::string& name) {
 }
 
 ChildProcess start_child(const ChildCommand& command) {
-  const std::vector<char*> arguments = pointers_to(command.arguments);
-  const std::vector<char*> environment = pointers_to(command.environment);
   Pipe out = make_pipe();
   Pipe err = make_pipe();
   Pipe failure = make_pipe();
+  std::vector<std::string> variables = command.environment;
+  std::string terminals;
+  for (const std::string& entry : {terminal_entry(out.write.get(), command.out_terminal),
+                                   terminal_entry(err.write.get(), command.err_terminal)}) {
+    if (!entry.empty()) terminals += (terminals.empty() ? "" : ",") + entry;
+  }
+  if (!terminals.empty()) variables.push_back(std::string(kTerminalVariable) + "=" + terminals);
+  const std::vector<char*> arguments = pointers_to(command.arguments);
+  const std::vector<char*> environment = pointers_to(variables);
   const ChildStart start = {.path = command.path.c_str(),
                             .arguments = arguments.data(),
                             .environment = environment.data(),
@@ -151,9 +159,9 @@ ChildProcess start_child(const ChildCommand& command) {
   const pid_t pid = ::fork();
   if (pid == 0) start.run();
   if (pid < 0) {
-    throw Error(ErrorDetails{.problem = "no process for a rank",
+    throw Error(ErrorDetails{.problem = "cannot create a process for a rank",
                              .got = std::strerror(errno),
-                             .hint = "free memory or raise the limit of processes (ulimit -u)"});
+                             .hint = "free memory, or raise the limit of processes (ulimit -u)"});
   }
   failure.write.reset();
   if (const int error = read_failure(failure.read)) {

@@ -15,6 +15,11 @@ struct ChildCommand {
   std::vector<std::string> arguments = {};    // from argv[0] on
   std::vector<std::string> environment = {};  // "NAME=value"
   int inherited_fd = -1;                      // left open in the child; -1: none
+
+  // The terminals on which its standard output and standard error are shown, which it is told of
+  // (core/launch_contract.h). -1: none.
+  int out_terminal = -1;
+  int err_terminal = -1;
 };
 
 struct ChildProcess {
@@ -25,10 +30,10 @@ struct ChildProcess {
 };
 
 // The process leads a session and process group of its own, and is killed when the calling thread
-// ends, for whatever reason. A program that cannot be started is a StartError.
+// ends, for whatever reason. Throws StartError if the program cannot be started.
 ChildProcess start_child(const ChildCommand& command);
 
-// The file of a program, searched in PATH as shells do. A StartError if there is none.
+// The file of a program, searched for in PATH as shells do. A StartError if it does not exist.
 std::string find_program(const std::string& name);
 
 }  // namespace accelerant::launch

@@ -13,6 +13,7 @@
 
 #include "accelerant/core/error.h"
 #include "core/process_end.h"
+#include "core/stack_frames.h"
 #include "launch/folders.h"
 
 namespace accelerant::detail {
@@ -20,10 +21,10 @@ namespace {
 
 constexpr const char* kCallVariable = "ACCELERANT_DEBUG_LAUNCHER_CALL";  // the call a rank is for
 constexpr const char* kMarkVariable =
-    "ACCELERANT_DEBUG_LAUNCHER_MARK";  // made by a rank that got there
+    "ACCELERANT_DEBUG_LAUNCHER_MARK";  // the file that a rank creates when it gets there
 
-// A call is known by its place and by how often that place has been reached. Calls elsewhere do not
-// count, since with other arguments a rank may pass other ones.
+// A call is identified by its place and by how often that place has been reached. Calls elsewhere
+// do not count, since a rank with other arguments may pass other ones.
 std::string name_of_call(const std::source_location& where) {
   static std::mutex mutex;
   static std::map<std::string, int> calls;
@@ -53,7 +54,8 @@ std::string rank_text() {
   return rank == nullptr ? "-1" : rank;
 }
 
-void report_failure(const std::string& message) {
+void report_failure(const std::string& what) {
+  const std::string message = error_text(what);
   std::fprintf(stderr, "%s\n", message.c_str());
   if (const char* path = std::getenv("TORCHELASTIC_ERROR_FILE")) {
     write_error_report(path, {.message = message, .rank = std::atoi(rank_text().c_str())});
@@ -71,7 +73,7 @@ int run_as_rank(const std::function<int()>& function) {
   } catch (const std::exception& error) {
     report_failure(error.what());
   } catch (...) {
-    report_failure("an exception that is no std::exception");
+    report_failure("an exception that is not a std::exception");
   }
   return 1;
 }
@@ -116,8 +118,8 @@ std::vector<launch::RankResult> debug_launch(const std::function<int()>& functio
     if (::access((mark + std::to_string(rank.rank)).c_str(), F_OK) == 0) continue;
     throw Error(ErrorDetails{
         .problem = "debug_launcher: rank " + std::to_string(rank.rank) +
-                   " ended without coming to this call",
-        .hint = "a rank is this program once more and must take the same way up to here"});
+                   " ended without reaching this call",
+        .hint = "a rank is this program started again: it must take the same path up to here"});
   }
   return std::move(result.ranks);
 }

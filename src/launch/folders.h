@@ -5,17 +5,17 @@
 
 namespace accelerant::launch {
 
-// Makes the folder and those above it. A folder that cannot be made or written to is an Error.
+// Creates the folder and its parents. Throws Error if it cannot be created or written to.
 void make_writable_folders(const std::string& path);
 
-// Makes a folder in one that exists. False if there is something of this name already; whatever
-// else prevents it is an Error.
+// Creates a folder in an existing one. False if the name is taken; throws Error if anything else
+// prevents it.
 bool make_new_folder(const std::string& path);
 
 // A new folder in TMPDIR.
 std::string make_temporary_folder();
 
-// A new folder in TMPDIR, gone with everything in it at the end.
+// A new folder in TMPDIR, removed with everything in it by the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder();

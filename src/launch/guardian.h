@@ -1,4 +1,4 @@
-// Sees to it that nothing of a run survives a launcher that was killed.
+// Makes sure that nothing of a run survives a launcher that was killed.
 #pragma once
 
 #include <sys/types.h>
@@ -9,8 +9,8 @@ namespace accelerant::launch {
 
 // A second, tiny process. The kernel kills the ranks when their launcher dies, but not what they
 // have started themselves, such as the program behind a shell script. The guardian notices the
-// launcher's death as the end of a pipe, and kills the process groups it was told of. For a process
-// that does nothing else but launch: it is a fork without exec.
+// launcher's death by the end of a pipe, and kills the process groups it knows of. Only for a
+// process that does nothing but launch, because it is a fork without exec.
 class Guardian {
  public:
   Guardian();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ namespace accelerant::launch {
 
 class LaunchOutput : public OutputReceiver {
  public:
-  // `console` is borrowed. Log files go to <folder>/<rank>, which must exist; one that cannot be
-  // made is an Error. One that cannot be written to later is told to `say`, once.
+  // `console` is borrowed. Log files go to <folder>/<rank>, which must exist. Throws Error if one
+  // cannot be created; if one cannot be written to later, `say` is told once.
   LaunchOutput(Console& console, const LaunchPlan& plan, const std::string& folder,
                std::function<void(const std::string&)> say);
 
@@ -26,14 +27,18 @@ class LaunchOutput : public OutputReceiver {
   }
   void write_pending() override { console_.write_pending(); }
 
+  // The terminal on which this stream is shown, to be told to the rank; -1 if there is none, or if
+  // the rank is not the one that may draw a progress bar on it.
+  int terminal_of(size_t index, Stream stream) const;
+
   // After the last byte: shows unfinished lines, and puts last lines in the results.
   void finish(std::vector<RankResult>& ranks);
   bool are_logs_complete() const;
 
  private:
   struct Streams {
-    RankStream out;
-    RankStream err;
+    std::unique_ptr<RankStream> out;
+    std::unique_ptr<RankStream> err;
   };
   Console& console_;
   std::function<void(const std::string&)> say_;

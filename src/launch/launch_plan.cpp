@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/launch_contract.h"
 #include "launch/child_process.h"
 #include "launch/folders.h"
 
@@ -58,7 +59,7 @@ void check_machines(const LaunchOptions& options) {
   const std::string machines = std::to_string(options.num_machines) + " machines";
   if (!options.machine_rank) {
     throw Error(ErrorDetails{.problem = machines + " need to know which of them this one is",
-                             .hint = "set machine_rank, 0 on the main one"});
+                             .hint = "set machine_rank (--machine-rank), 0 on the main one"});
   }
   if (*options.machine_rank < 0 || *options.machine_rank >= options.num_machines) {
     throw Error(ErrorDetails{.problem = "machine_rank",
@@ -67,14 +68,16 @@ void check_machines(const LaunchOptions& options) {
   }
   if (options.main_process_ip.empty()) {
     throw Error(ErrorDetails{.problem = machines + " need a place to meet",
-                             .hint = "set main_process_ip to an address of machine 0"});
+                             .hint = "set main_process_ip (--main-process-ip) to an address of "
+                                     "machine 0"});
   }
   if (options.main_process_port == 0) {
     throw Error(ErrorDetails{.problem = machines + " need a port that all of them know",
-                             .hint = "name one; a free one is taken on a single machine only"});
+                             .hint = "set main_process_port (--main-process-port); only a single "
+                                     "machine can pick a free one"});
   }
   if (options.num_processes % options.num_machines != 0) {
-    throw Error(ErrorDetails{.problem = "the number of processes, which is over all machines",
+    throw Error(ErrorDetails{.problem = "the number of processes on all machines together",
                              .expected = "a multiple of the " + machines,
                              .got = std::to_string(options.num_processes)});
   }
@@ -93,7 +96,7 @@ void place_on_machines(const LaunchOptions& options, LaunchPlan& plan) {
       throw Error(ErrorDetails{.problem = "machine_rank",
                                .expected = "0, since there is one machine",
                                .got = std::to_string(*options.machine_rank),
-                               .hint = "set num_machines"});
+                               .hint = "set num_machines (--num-machines) too"});
     }
     const bool has_ip = !options.standalone && !options.main_process_ip.empty();
     plan.master_addr = has_ip ? options.main_process_ip : "127.0.0.1";
@@ -128,7 +131,8 @@ std::string name_of_run() {
 
 LaunchPlan make_plan(const LaunchOptions& options) {
   if (options.command.empty()) {
-    throw Error(ErrorDetails{.problem = "there is no program to launch"});
+    throw Error(ErrorDetails{.problem = "there is no program to launch",
+                             .hint = "name it after the options: accelerant launch ./train"});
   }
   check_numbers(options);
   LaunchPlan plan;
@@ -185,6 +189,7 @@ std::vector<RankStart> plan_ranks(const LaunchOptions& options, const LaunchPlan
       variables["ACCELERANT_MASTER_LISTEN_FD"] = std::to_string(port->socket.get());
       start.inherited = std::move(port->socket);
     }
+    if (!options.quiet) variables[kErrorIsReportedVariable] = "1";
     for (const auto& [name, value] : asked) variables[name] = value;
     start.command.environment = environment_with(variables);
     starts.push_back(std::move(start));

@@ -1,4 +1,4 @@
-// The options of a launch, checked and completed.
+// The options of a launch, checked and with all defaults filled in.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@
 namespace accelerant::launch {
 
 struct LaunchPlan {
-  std::string program = {};  // the file
+  std::string program = {};  // the path of its file
   int64_t machine_rank = 0;
   int64_t num_machines = 1;
   int64_t local_world_size = 1;
   std::string master_addr = {};
   int port = 0;             // 0: a free one in each attempt
-  std::string run_id = {};  // that the ranks see
+  std::string run_id = {};  // as the ranks see it
   StreamMask tee = {};
   StreamMask redirect = {};
 
@@ -28,10 +28,10 @@ struct LaunchPlan {
   int64_t rank_of(int64_t local_rank) const { return machine_rank * local_world_size + local_rank; }
 };
 
-// What cannot work is an Error.
+// Throws Error if the launch cannot work.
 LaunchPlan make_plan(const LaunchOptions& options);
 
-// Makes <folder_of_attempt>/<rank> for each rank of this machine.
+// Creates <folder_of_attempt>/<rank> for each rank of this machine.
 void make_rank_folders(const LaunchPlan& plan, const std::string& folder_of_attempt);
 
 // A name for the folder of a run's log files: date, time and process id.
@@ -40,8 +40,8 @@ std::string name_of_run();
 // Rank 0 of the group hosts the store, so the port is bound where it runs.
 std::optional<MasterPort> bind_port_of(const LaunchPlan& plan);
 
-// How to start the ranks of this machine. `folder_of_attempt` has a folder for each of them, which
-// gets its error file.
+// How to start the ranks of this machine. `folder_of_attempt` has a folder for each of them, for its
+// error file.
 std::vector<RankStart> plan_ranks(const LaunchOptions& options, const LaunchPlan& plan,
                                   std::optional<MasterPort> port, int64_t restart_count,
                                   const std::string& folder_of_attempt);

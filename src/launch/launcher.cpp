@@ -68,7 +68,7 @@ class Launch {
                       .guardian = &guardian};
     say(folder_.announcement());
     RankGroupResult attempt = run_attempt();
-    // Ranks that were asked to stop are not to be started again.
+    // Ranks that were asked to stop are not started again.
     while (attempt.signal == 0 && root_cause(attempt.ranks) &&
            describe_preempted(attempt.ranks).empty() && result_.restarts < options_.max_restarts) {
       ++result_.restarts;
@@ -94,8 +94,7 @@ class Launch {
       open_output(opened, plan_, folder);
     } catch (const Error& error) {
       if (result_.restarts == 0) throw;
-      // A disk that has become full must not end the training. Without log files all output is
-      // shown.
+      // A full disk must not end the training. Without log files all output is shown.
       say(std::string(error.what()) + "\nthis attempt has no log files");
       LaunchPlan without_logs = plan_;
       without_logs.tee = {};
@@ -106,6 +105,10 @@ class Launch {
     has_logs_ = folder_.has_logs() && !replacement;
     LaunchOutput& output = *opened;
     auto starts = plan_ranks(options_, plan_, std::exchange(port_, {}), result_.restarts, folder);
+    for (size_t i = 0; i < starts.size(); ++i) {
+      starts[i].command.out_terminal = output.terminal_of(i, Stream::out);
+      starts[i].command.err_terminal = output.terminal_of(i, Stream::err);
+    }
     RankGroupResult attempt = run_rank_group(std::move(starts), output, group_options_);
     output.finish(attempt.ranks);
     console_.write_pending();
@@ -120,10 +123,11 @@ class Launch {
   }
 
   std::string describe_restart(const RankGroupResult& attempt) const {
-    const std::string reason = describe_reason(attempt.ranks[*root_cause(attempt.ranks)]);
+    const RankResult& cause = attempt.ranks[*root_cause(attempt.ranks)];
+    const std::string reason = describe_reason(cause);
     return "restart " + std::to_string(result_.restarts) + " of " +
            std::to_string(options_.max_restarts) + ": " + describe(attempt) +
-           (reason.empty() ? "" : "; " + reason);
+           (reason.empty() ? "" : "; " + reason) + "\n" + indented(rest_of_error(cause), "  ");
   }
 
   std::string describe(const RankGroupResult& attempt) const {
@@ -147,7 +151,7 @@ class Launch {
     }
     const auto cause = root_cause(attempt.ranks);
     if (!cause && saved.empty()) return;
-    if (!cause) {  // those that did not end when others did had to be stopped
+    if (!cause) {  // some ranks did not end when the others did, and had to be stopped
       const auto late = std::ranges::find_if(attempt.ranks, [](const RankResult& rank) {
         return rank.exit_code != 0 && !rank.preempted();
       });
@@ -164,15 +168,17 @@ class Launch {
                         std::to_string(options_.max_restarts);
     }
     result_.report += "\n" + indented(saved, "") + indented(describe_early_ends(attempt.ranks), "");
-    if (rank.error) {
-      result_.report += "its error:\n" + indented(describe_error(rank), "  ");
+    if (has_logs_) {
+      result_.report += "log files: " + folder_.of_attempt(result_.restarts) + "\n";
     }
     if (const std::string lines = without_error(rank.err, rank); !lines.empty()) {
       result_.report += "the last lines of its standard error:\n" + indented(lines, "  | ");
     }
-    if (has_logs_) {
-      result_.report += "log files: " + folder_.of_attempt(result_.restarts) + "\n";
+    // At the end, where eyes go first: the cause and what to do about it.
+    if (rank.error) {
+      result_.report += "its error:\n" + indented(describe_error(rank), "  ");
     }
+    result_.report += indented(describe_advice(rank), "what to do: ");
   }
 
   static std::string killed(const RankGroupResult& attempt) {
@@ -184,12 +190,8 @@ class Launch {
 
   void say(const std::string& text) {
     if (options_.quiet || text.empty()) return;
-    // On a terminal both streams are the same lines.
-    const bool same = console_.out.is_terminal() && console_.err.is_terminal();
-    if (console_.err.is_inside_line() || (same && console_.out.is_inside_line())) {
-      console_.err.add("\n");
-    }
-    console_.err.add(indented(text, "[accelerant] "));
+    if (console_.err.is_inside_line()) console_.err.add("\n");
+    console_.err.add_lines(indented(text, "[accelerant] "));
     console_.write_pending();
   }
 

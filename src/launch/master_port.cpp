@@ -16,9 +16,9 @@ namespace {
   const std::string what = "port " + std::to_string(port);
   if (error == EADDRINUSE) {
     throw Error(ErrorDetails{
-        .problem = "the ranks cannot meet at " + what + ", it is in use",
-        .hint = "stop the program that listens there (see: ss -ltnp), name another port, or on a "
-                "single machine name none: then a free one is taken"});
+        .problem = "the ranks cannot meet at " + what + ": it is in use",
+        .hint = "stop the program that listens there (find it with ss -ltnp) or name another port; "
+                "on a single machine leave the port out, and a free one is taken"});
   }
   throw Error(ErrorDetails{.problem = "the ranks cannot meet at " + what,
                            .got = std::strerror(error),
@@ -66,7 +66,7 @@ int port_of(const Fd& socket) {
 
 MasterPort bind_master_port(int port) {
   if (port < 0 || port > 65535) {
-    throw Error(ErrorDetails{.problem = "the port at which the ranks meet is none",
+    throw Error(ErrorDetails{.problem = "the port at which the ranks meet is not valid",
                              .expected = "0 (a free one) to 65535",
                              .got = std::to_string(port)});
   }

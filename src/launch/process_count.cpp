@@ -21,7 +21,7 @@ int64_t count_device_files() {
   return count;
 }
 
-// As CUDA reads it: the devices before the first that is none.
+// As CUDA reads it: the devices before the first invalid one.
 int64_t count_visible(std::string_view list) {
   int64_t count = 0;
   while (!list.empty()) {
@@ -44,9 +44,10 @@ int64_t count_processes(const std::string& text, int64_t num_machines, bool cpu_
   const int64_t gpus = cpu_only ? 0 : count_gpus();
   if (text.empty()) return num_machines * std::max<int64_t>(1, gpus);
   if (text == "gpu" && gpus == 0) {
-    throw Error(ErrorDetails{.problem = "one process for each GPU, but there is no GPU here",
-                             .hint = "look at nvidia-smi and CUDA_VISIBLE_DEVICES, or ask for a "
-                                     "number of processes, or for cpu"});
+    throw Error(
+        ErrorDetails{.problem = "one process per GPU was asked for, but there is no GPU here",
+                     .hint = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or ask for a "
+                             "number of processes, or for cpu"});
   }
   if (text == "gpu" || (text == "auto" && gpus > 0)) return num_machines * gpus;
   if (text == "cpu" || text == "auto") return num_machines * count_processors();
@@ -54,7 +55,7 @@ int64_t count_processes(const std::string& text, int64_t num_machines, bool cpu_
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || stop != text.data() + text.size() || number < 1) {
     throw Error(ErrorDetails{.problem = "the number of processes",
-                             .expected = "a number from 1 on, auto, gpu or cpu",
+                             .expected = "a number of at least 1, auto, gpu or cpu",
                              .got = "'" + text + "'"});
   }
   return number;

@@ -19,12 +19,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// A process that SIGKILL does not end hangs in the kernel; it is reported and left.
+// A process that survives SIGKILL hangs in the kernel; it is reported and left alone.
 constexpr milliseconds kPatienceAfterKill = std::chrono::seconds(10);
-// How often to look whether what ranks left behind is gone: mostly at once.
+// How often to check whether what ranks left behind is gone; usually it is at once.
 constexpr milliseconds kFirstLeftoverInterval = milliseconds(1);
 constexpr milliseconds kLastLeftoverInterval = milliseconds(32);
-// How often to look whether a rank still saves that has used up its grace.
+// How often to check whether a rank that has used up its grace is still saving.
 constexpr milliseconds kSavingInterval = milliseconds(100);
 
 double seconds_since_1970() {
@@ -120,7 +120,7 @@ class RankGroup {
 
   milliseconds time_to_wait() const {
     milliseconds time = options_.monitor_interval;
-    if (all_ended()) time = std::min(time, leftover_interval_);  // nobody tells of their end
+    if (all_ended()) time = std::min(time, leftover_interval_);  // nothing notifies us of their end
     const Clock::time_point now = Clock::now();
     for (const auto& moment : {timeout_at_, next_step_at_, notice_at_}) {
       if (!moment) continue;
@@ -164,7 +164,7 @@ class RankGroup {
     saving_until_ = Clock::now() + std::max(options_.grace, options_.saving_grace);
   }
 
-  // Once the ranks are being stopped the report will say it.
+  // Once the ranks are being stopped, the report will say it.
   void tell_who_still_runs() const {
     if (state_ != State::running || all_ended()) return;
     std::vector<int64_t> ended;
@@ -209,7 +209,7 @@ class RankGroup {
     }
   }
 
-  // What is in the pipe. Not until its end: a daemon may hold it open for ever.
+  // Reads what is in the pipe, but not until its end: a daemon may hold it open forever.
   void drain(Member& member, Stream stream) {
     while (pipe_of(member, stream).is_open() && read_some(member, stream)) {
     }
@@ -222,14 +222,14 @@ class RankGroup {
     if (all_ended()) clear_leftovers();
   }
 
-  // Whether one of them failed on its own, as those have that ended before anybody was stopped.
+  // Whether one of them failed on its own. Whoever ended before anybody was stopped did.
   bool collect_ended() {
     const bool by_itself = state_ == State::running;
     bool failure = false;
     for (Member& member : members_) {
       if (member.ended || !collect(member)) continue;
-      // Ranks that miss another may end before it is seen that it was killed: by somebody else, as
-      // we have only asked so far.
+      // Ranks that lost another one may end before we see that it was killed. So far we have only
+      // asked ranks to stop, so somebody else killed it.
       const bool was_killed = state_ == State::stopping && member.result.signal == SIGKILL;
       member.result.stopped = !by_itself && !was_killed;
       failure = failure || member.result.failed();
@@ -253,7 +253,7 @@ class RankGroup {
     return true;
   }
 
-  // Orphans of a rank are our children where this process is a launcher; elsewhere init takes them.
+  // Orphans of a rank become our children if this process is a launcher; otherwise init's.
   void update_group(Member& member) {
     const pid_t group = member.child.pid;
     while (::waitpid(-group, nullptr, WNOHANG) > 0) {
@@ -263,7 +263,7 @@ class RankGroup {
     forget(member);
   }
 
-  // What ranks have left running in their process groups ends with them.
+  // What ranks leave running in their process groups ends with them.
   void clear_leftovers() {
     for (Member& member : members_) {
       if (!member.group_gone) update_group(member);
@@ -293,7 +293,7 @@ class RankGroup {
     result.error = read_error_report(member.error_file);
     if (!result.error) return;
     result.error->time = exact_time(*result.error, member.error_file, result.end_time);
-    // It had failed and was on its way out when it was stopped.
+    // It had already failed and was about to end when it was stopped.
     if (result.stopped && result.exit_code != 0 && result.error->time < stopped_at_) {
       result.stopped = false;
       if (result.signal != 0) {  // ours
@@ -303,7 +303,7 @@ class RankGroup {
     }
   }
 
-  // Python's reports are exact to the second; the file's own time is better.
+  // The time in Python's reports is in whole seconds; that of the file is more precise.
   static double exact_time(const ErrorReport& report, const std::string& path, double end_time) {
     if (report.time != std::floor(report.time)) return report.time;
     struct stat file = {};
@@ -334,12 +334,12 @@ class RankGroup {
 
   void stop(int signal) {
     if (state_ != State::running) return;
-    collect_ended();  // who has ended by now was not stopped
+    collect_ended();  // ranks that have ended by now were not stopped
     state_ = State::stopping;
     stopped_at_ = seconds_since_1970();
     begin_grace();
     signal_all(signal);
-    signal_all(SIGCONT);  // a stopped process does not see the signal before
+    signal_all(SIGCONT);  // a stopped process does not get the signal before
   }
 
   void kill_all() {
@@ -371,7 +371,7 @@ class RankGroup {
   double stopped_at_ = 0;
   milliseconds leftover_interval_ = kFirstLeftoverInterval;
   std::optional<Clock::time_point> timeout_at_;
-  // Of stopping: SIGTERM where a rank has ended by request, else SIGKILL, then giving up.
+  // The next step of stopping: SIGTERM if a rank has ended on request, else SIGKILL, then giving up.
   std::optional<Clock::time_point> next_step_at_;
   Clock::time_point saving_until_ = {};  // how long the next step waits for ranks that save
   std::optional<Clock::time_point> notice_at_;

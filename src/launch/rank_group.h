@@ -19,18 +19,17 @@
 
 namespace accelerant::launch {
 
-// Takes what the ranks write. `index` counts the ranks of this machine from 0.
+// Receives what the ranks write. `index` counts the ranks of this machine from 0.
 class OutputReceiver {
  public:
   virtual ~OutputReceiver() = default;
 
   virtual void receive(size_t index, Stream stream, std::string_view bytes) = 0;
 
-  // While true nothing more is read of this stream, so the ranks wait as they would for a slow
-  // terminal.
+  // While true, nothing more is read from this stream, so the ranks wait as for a slow terminal.
   virtual bool is_congested(Stream) const { return false; }
 
-  // A receiver that writes to slow places adds them here, and is asked to write after each wait.
+  // A receiver that writes to something slow adds it here, and is asked to write after each wait.
   virtual void add_poll_entries(std::vector<pollfd>&) const {}
   virtual void write_pending() {}
 };
@@ -39,7 +38,7 @@ struct RankStart {
   int64_t rank = 0;
   ChildCommand command = {};
   std::string error_file = {};
-  Fd inherited = {};  // the rank keeps it open; closed here once the rank runs
+  Fd inherited = {};  // the rank inherits it; closed here once the rank runs
 };
 
 // Ranks, each list in the order of the starts.
@@ -51,35 +50,35 @@ struct RankGroupOptions {
   // signal to others.
   std::chrono::milliseconds grace = std::chrono::seconds(30);
 
-  // The same where a rank says that it is saving its state. Not less than grace.
+  // The same for a rank that says that it is saving its state. Not less than grace.
   std::chrono::milliseconds saving_grace = std::chrono::minutes(10);
 
-  // How often to look for ended ranks besides being told of them by the kernel.
+  // How often to look for ended ranks, in addition to the kernel's notification.
   std::chrono::milliseconds monitor_interval = std::chrono::milliseconds(100);
 
   // After this time all ranks are killed. None: no limit.
   std::optional<std::chrono::milliseconds> timeout = {};
 
-  // Called once if ranks still run so long after the first one has ended with exit code 0.
-  // None: never.
+  // Called once if ranks are still running this long after the first one has ended with exit code
+  // 0. None: never.
   std::optional<std::chrono::milliseconds> notice_after = {};
-  OnStillRunning on_still_running = {};  // needed with notice_after
+  OnStillRunning on_still_running = {};  // required with notice_after
 
-  // Of a process that does nothing else but launch: its signals are passed on to the ranks (and
-  // stop the group, but for SIGUSR1: a rank that stops because of it says so by its exit code), and
-  // what ranks leave behind in their process groups gets the grace, too. Borrowed; may be null.
+  // For a process that does nothing but launch. Its signals are passed on to the ranks, and stop the
+  // group, except for SIGUSR1: a rank that stops because of it says so by its exit code. What ranks
+  // leave behind in their process groups gets the grace too. Borrowed; may be null.
   SignalWatch* signals = nullptr;
   Guardian* guardian = nullptr;
 };
 
 struct RankGroupResult {
   std::vector<RankResult> ranks = {};  // in the order of the starts
-  int signal = 0;                      // to this process that stopped the group; 0: none
+  int signal = 0;                      // that stopped the group, sent to this process; 0: none
   bool timed_out = false;
 };
 
-// One thread, one event loop. As soon as one rank fails the others are stopped. Where a rank ends
-// because it was asked to (RankResult::preempted) the others are given the time to do the same.
+// One thread, one event loop. As soon as one rank fails the others are stopped. If a rank ends
+// because it was asked to (RankResult::preempted), the others get the time to do the same.
 RankGroupResult run_rank_group(std::vector<RankStart> starts, OutputReceiver& receiver,
                                const RankGroupOptions& options);
 

@@ -12,9 +12,12 @@
 namespace accelerant::launch {
 namespace {
 
-// Belong to one rank of an outer launcher; a rank of ours would take them for its own.
+// Set for one rank of an outer launcher; our ranks would mistake them for their own.
 constexpr std::string_view kOfAnOuterRank[] = {"ACCELERANT_ERROR_FILE_OWNER",
-                                               "ACCELERANT_MASTER_LISTEN_FD", kSavingFileVariable,
+                                               "ACCELERANT_MASTER_LISTEN_FD",
+                                               kErrorIsReportedVariable,
+                                               kSavingFileVariable,
+                                               kTerminalVariable,
                                                "TORCHELASTIC_ERROR_FILE"};
 
 bool is_set(const char* name) { return std::getenv(name) != nullptr; }
@@ -59,7 +62,7 @@ Variables rank_variables(const RankPlace& place) {
   if (place.threads) {
     variables["OMP_NUM_THREADS"] = std::to_string(*place.threads);
   } else if (place.local_world_size > 1 && !is_set("OMP_NUM_THREADS")) {
-    // torchrun says 1. A fair share uses the machine and does not crowd it either.
+    // torchrun says 1. A fair share uses the whole machine without overloading it.
     variables["OMP_NUM_THREADS"] =
         std::to_string(std::max<int64_t>(1, count_processors() / place.local_world_size));
   }

@@ -1,4 +1,4 @@
-// What the environment of a rank holds.
+// The environment of a rank.
 #pragma once
 
 #include <cstdint>
@@ -29,17 +29,18 @@ struct RankPlace {
   int64_t world_size() const { return num_machines * local_world_size; }
 };
 
-// The file by which a rank with this error file tells that it is saving (core/launch_contract.h).
+// The file that a rank with this error file creates when it begins to save
+// (core/launch_contract.h).
 std::string saving_file_of(const std::string& error_file);
 
-// torchrun's variables for this rank, and where it tells that it is saving.
+// torchrun's variables for this rank, and the file that it creates when it begins to save.
 Variables rank_variables(const RankPlace& place);
 
-// The environment of this process with `variables` in place of those of the same name, and without
-// what an outer launcher left for its own rank, as "NAME=value".
+// The environment of this process, as "NAME=value", with `variables` replacing those of the same
+// name, and without what an outer launcher set for its own rank.
 std::vector<std::string> environment_with(const Variables& variables);
 
-// The processors this process may use.
+// How many processors this process may use.
 int64_t count_processors();
 
 }  // namespace accelerant::launch

@@ -1,8 +1,12 @@
 #include "launch/report.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "core/launch_contract.h"
+#include "core/stack_frames.h"
 #include "core/texts.h"
 
 namespace accelerant::launch {
@@ -35,8 +39,8 @@ bool ends_with_words(std::string_view line, std::string_view words) {
   return line.size() == words.size() || line[line.size() - words.size() - 1] == ' ';
 }
 
-// How many lines from `at` on are the error's. Of an error that is longer than what is left of the
-// standard error, the beginning is missing there; a single last line may be somebody else's ("}").
+// How many lines from `at` on belong to the error. If the error is longer than what is left of the
+// standard error, its beginning is missing there; a single last line may be somebody else's ("}").
 size_t error_lines_at(const std::vector<std::string_view>& lines, size_t at,
                       const std::vector<std::string_view>& error) {
   for (size_t missing = 0; missing < (at == 0 ? error.size() : 1); ++missing) {
@@ -58,8 +62,8 @@ size_t error_lines_at(const std::vector<std::string_view>& lines, size_t at,
 }  // namespace
 
 std::optional<size_t> root_cause(const std::vector<RankResult>& ranks) {
-  // Those that only lost another rank come last; before them one that ended with a code of its own
-  // when it was already being stopped: it is likely to be the one that was lost.
+  // Ranks that only lost another one come last. Before them comes one that ended with a code of its
+  // own while it was already being stopped: it is probably the one that was lost.
   const auto group_of = [](const RankResult& rank) {
     const bool is_consequence = rank.error && rank.error->is_consequence;
     if (rank.failed() && !is_consequence) return 0;
@@ -75,7 +79,7 @@ std::optional<size_t> root_cause(const std::vector<RankResult>& ranks) {
     const auto key = std::pair(group, time_of(ranks[i]));
     if (!cause || key < std::pair(group_of(ranks[*cause]), time_of(ranks[*cause]))) cause = i;
   }
-  // Nobody failed: ranks that were stopped may well end with a code.
+  // If nobody failed there is no cause: ranks that were stopped may well end with a code.
   return std::ranges::any_of(ranks, &RankResult::failed) ? cause : std::nullopt;
 }
 
@@ -151,17 +155,49 @@ std::string describe_error(const RankResult& rank) {
   if (!rank.error) return "";
   const std::string step =
       rank.error->step ? "in step " + std::to_string(*rank.error->step) + ": " : "";
-  return step + rank.error->message;
+  return step + without_stack_frames(rank.error->message);
+}
+
+std::string rest_of_error(const RankResult& rank) {
+  std::string_view rest = "";
+  const std::string error = describe_error(rank);
+  if (const size_t end = error.find('\n', error.find_first_not_of(" \t\r\n"));
+      end != std::string::npos) {
+    rest = std::string_view(error).substr(end + 1);
+  }
+  return std::string(rest);
+}
+
+std::string describe_advice(const RankResult& rank) {
+  if (rank.error) return "";
+  switch (rank.signal) {
+    case SIGKILL:
+      return "the system kills a process with SIGKILL when memory runs out: check dmesg, then use "
+             "a smaller batch or fewer processes";
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+      return "the program crashed: run it in a debugger to see where, for example "
+             "gdb -ex run -ex bt --args PROGRAM";
+    default:
+      return "";
+  }
 }
 
 std::string without_error(std::string_view text, const RankResult& rank) {
   if (!rank.error) return std::string(text);
-  const auto error = lines_of(rank.error->message);
+  const std::string message = without_stack_frames(rank.error->message);
+  const auto error = lines_of(message);
   const auto lines = lines_of(text);
+  const std::string first_alone =
+      error.empty() ? "" : std::string(trimmed(error.front())) + kRestIsReported;
   std::string result;
   for (size_t i = 0; i < lines.size();) {
     if (const size_t count = error_lines_at(lines, i, error); count > 0) {
       i += count;
+    } else if (ends_with_words(trimmed(lines[i]), first_alone)) {
+      ++i;
     } else {
       result.append(lines[i++]).push_back('\n');
     }

@@ -1,4 +1,4 @@
-// What to say of a group that failed.
+// What to say about a group of ranks that failed.
 #pragma once
 
 #include <chrono>
@@ -23,11 +23,11 @@ std::string describe_end(const RankResult& rank);
 std::string describe_failure(const std::vector<RankResult>& ranks, size_t cause,
                              int64_t world_size);
 
-// "ranks 1 and 3 had ended with exit code 0 before": those that were through when others failed or
+// "ranks 1 and 3 had ended with exit code 0 before": those that had finished when others failed or
 // were stopped. Empty if there are none.
 std::string describe_early_ends(const std::vector<RankResult>& ranks);
 
-// Whether ranks ended because they were asked to, and all others well.
+// Whether some ranks ended because they were asked to, and all others succeeded.
 bool were_preempted(const std::vector<RankResult>& ranks);
 
 // "all ranks saved their state (exit code 75)", "rank 1 saved its state (exit code 75)". Empty if
@@ -43,11 +43,18 @@ std::string describe_still_running(const std::vector<int64_t>& ended,
 // error. Empty if it has neither.
 std::string describe_reason(const RankResult& rank);
 
-// The message of the rank's error report with its step, indented; empty if it wrote none.
+// The message of the rank's error report with its step, without libtorch's stack frames; empty if
+// it wrote none.
 std::string describe_error(const RankResult& rank);
 
-// `text`, lines of the rank's standard error, without those that only say again what its error
-// report says.
+// The same without the line that describe_reason shows.
+std::string rest_of_error(const RankResult& rank);
+
+// What to do about the end of a rank that could not say so itself: a signal ended it. Empty if
+// there is nothing to say.
+std::string describe_advice(const RankResult& rank);
+
+// `text`, lines of the rank's standard error, without those that only repeat its error report.
 std::string without_error(std::string_view text, const RankResult& rank);
 
 // "2.5 s".

@@ -28,7 +28,7 @@ bool has_files_of_ranks(const std::string& folder, const LaunchPlan& plan) {
   return false;
 }
 
-// Makes the folders of the first attempt. False if somebody else was faster.
+// Creates the folders of the first attempt. False if somebody else was faster.
 bool claim(const std::string& folder, const LaunchPlan& plan) {
   const std::string attempt = folder + "/attempt_0";
   make_writable_folders(attempt);

@@ -10,16 +10,16 @@
 
 namespace accelerant::launch {
 
-// The user's folder, or one that is gone at the end.
+// The user's folder, or one that is removed at the end.
 class RunFolder {
  public:
-  // In log_dir it takes <run_id>, or where this machine's ranks have files of an earlier run there
-  // <run_id>_2 and so on: nothing is ever overwritten, not even by two launchers at once. Machines
-  // that share the folder have different ranks, so they share <run_id>, too; a machine that took no
-  // part in an earlier run of this name may then be one number behind.
+  // In log_dir it uses <run_id>, or if this machine's ranks already have files of an earlier run
+  // there, <run_id>_2 and so on. Nothing is ever overwritten, not even by two launchers at once.
+  // Machines that share the folder have different ranks, so they share <run_id> too; a machine that
+  // took no part in an earlier run of this name may then be one number behind.
   RunFolder(const LaunchOptions& options, const LaunchPlan& plan);
 
-  // Where the files are, if the user cannot know it; else empty.
+  // Where the files are, if the user cannot know; else empty.
   const std::string& announcement() const { return announcement_; }
   bool has_logs() const { return !temporary_; }
   std::string of_attempt(int64_t attempt) const {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/stack_frames.h"
 #include "launch/folders.h"
 #include "launch/master_port.h"
 #include "launch/rank_group.h"
@@ -66,9 +67,11 @@ std::vector<RankStart> plan(const RunRanksOptions& options, const std::string& f
 std::string tail_of(const RankResult& rank) {
   std::string text = "--- rank " + std::to_string(rank.rank) + ": " +
                      (rank.stopped ? "stopped" : describe_end(rank)) + "\n";
-  text += indented(describe_error(rank), "error: ");
   text += indented(last_lines(rank.out, kReportedLines), "out: ");
-  text += indented(without_error(last_lines(rank.err, kReportedLines), rank), "err: ");
+  const std::string err = without_stack_frames(rank.err);
+  text += indented(without_error(last_lines(err, kReportedLines), rank), "err: ");
+  text += indented(describe_error(rank), "error: ");
+  text += indented(describe_advice(rank), "what to do: ");
   return text;
 }
 
@@ -83,7 +86,11 @@ std::string report_of(const RunRanksResult& result, const RunRanksOptions& optio
     text += "stopped on request: " + saved + "\n";
   }
   if (text.empty()) return text;
-  for (const RankResult& rank : result.ranks) text += tail_of(rank);
+  // The cause comes last, where eyes go first.
+  for (size_t i = 0; i < result.ranks.size(); ++i) {
+    if (i != cause) text += tail_of(result.ranks[i]);
+  }
+  if (cause) text += tail_of(result.ranks[*cause]);
   return text;
 }
 

@@ -27,7 +27,7 @@ SignalWatch::SignalWatch() {
 }
 
 SignalWatch::~SignalWatch() {
-  // What is still waiting has been dealt with, or comes too late; it must not kill us now.
+  // Signals that are still pending were handled, or come too late; they must not kill us now.
   sigset_t left = watched_;
   for (const int signal : {SIGPIPE, SIGXFSZ}) {
     if (sigismember(&before_, signal) == 0) sigaddset(&left, signal);

@@ -1,4 +1,4 @@
-// The signals to a launcher, as something to poll.
+// The signals that a launcher receives, as a descriptor to poll.
 #pragma once
 
 #include <signal.h>
@@ -9,10 +9,10 @@
 
 namespace accelerant::launch {
 
-// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 do not end this thread's process but
-// are read here, and a closed pipe or a file that must not grow (ulimit -f) is an error of write()
-// instead of a signal. Signals that the process was told to ignore (nohup) stay ignored. For the
-// only thread of a process.
+// While it lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGUSR1 do not end the process but are read
+// here, and a closed pipe or a file that must not grow (ulimit -f) is an error of write() instead of
+// a signal. Signals that the process ignores already (nohup) stay ignored. For processes with a
+// single thread.
 class SignalWatch {
  public:
   SignalWatch();
@@ -21,7 +21,7 @@ class SignalWatch {
   SignalWatch& operator=(const SignalWatch&) = delete;
 
   int fd() const { return fd_.get(); }  // readable when a signal has arrived
-  std::optional<int> next();            // the next of them, without waiting
+  std::optional<int> next();            // the next one, without waiting
 
  private:
   sigset_t watched_;

@@ -25,8 +25,9 @@ StreamMask::StreamMask(const std::string& text, const std::string& option,
   const auto refuse = [&] {
     throw Error(ErrorDetails{.problem = option,
                              .expected = "0 (none), 1 (standard output), 2 (standard error) or 3 "
-                                         "(both), or such by local rank as in 0:3,1:1, for the " +
-                                         std::to_string(local_world_size) + " here",
+                                         "(both); or one of these by local rank, as in 0:3,1:1, "
+                                         "with ranks from 0 to " +
+                                         std::to_string(local_world_size - 1),
                              .got = "'" + text + "'"});
   };
   if (text.empty()) return;

@@ -1,6 +1,5 @@
 #include "accelerant/track/progress_bar.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <cstdlib>
 
 #include "accelerant/core/error.h"
+#include "core/launch_contract.h"
 
 namespace accelerant {
 namespace {
@@ -106,14 +106,16 @@ bool is_terminal(const ProgressBarOptions& options) {
     return options.terminal == ProgressBarOptions::Terminal::yes;
   }
   const char* kind = std::getenv("TERM");
-  return isatty(fileno(options.stream)) == 1 && std::string_view(kind ? kind : "") != "dumb";
+  if (std::string_view(kind ? kind : "") == "dumb") return false;
+  const int fd = fileno(options.stream);
+  return isatty(fd) == 1 || columns_behind_launcher(fd).has_value();
 }
 
 // Asked at every drawing, because the window may have been resized.
-std::size_t terminal_columns(std::FILE* stream) {
-  winsize size{};
-  if (ioctl(fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return default_columns;
-  return size.ws_col;
+std::size_t columns_for(std::FILE* stream) {
+  const int fd = fileno(stream);
+  if (const auto columns = terminal_columns(fd)) return *columns;
+  return columns_behind_launcher(fd).value_or(default_columns);
 }
 
 ProgressBarOptions checked(ProgressBarOptions options) {
@@ -122,7 +124,14 @@ ProgressBarOptions checked(ProgressBarOptions options) {
     throw Error({.problem = "ProgressBar: bad total",
                  .expected = "at least 0",
                  .got = std::to_string(options.total),
-                 .hint = "0 stands for an unknown number"});
+                 .hint = "use 0 if the number is unknown"});
+  }
+  if (options.initial < 0 || (options.total > 0 && options.initial > options.total)) {
+    throw Error({.problem = "ProgressBar: bad initial",
+                 .expected = options.total > 0 ? "0 to total = " + std::to_string(options.total)
+                                               : std::string("at least 0"),
+                 .got = std::to_string(options.initial),
+                 .hint = "count it in the same unit as total"});
   }
   for (const double interval : {options.refresh_interval, options.plain_interval}) {
     if (!(interval >= 0)) {
@@ -213,10 +222,19 @@ ProgressBar::ProgressBar(ProgressBarOptions options)
     : options_(checked(std::move(options))),
       on_terminal_(is_terminal(options_)),
       start_(Clock::now()),
-      last_drawing_(start_) {
+      last_drawing_(start_),
+      done_at_last_drawing_(options_.initial) {
   state_.description = options_.description;
   state_.unit = without_control_characters(options_.unit);
+  state_.done = options_.initial;
   state_.total = options_.total;
+}
+
+ProgressBarOptions ProgressBar::over_loop(ProgressBarOptions options, int64_t length,
+                                          int64_t left) {
+  options.total = length;
+  options.initial = std::max<int64_t>(length - left, 0);
+  return options;
 }
 
 ProgressBar::~ProgressBar() {
@@ -229,7 +247,8 @@ ProgressBar::~ProgressBar() {
 void ProgressBar::advance(int64_t count) {
   if (state_.finished) return;
   state_.done += count;
-  if (due()) draw();
+  last_count_ = count;
+  if (is_time_to_draw()) draw();
 }
 
 void ProgressBar::set(std::string_view name, double value) { set(name, value_text(value)); }
@@ -246,6 +265,15 @@ void ProgressBar::set(std::string_view name, std::string_view text) {
 
 bool ProgressBar::due() const {
   if (state_.finished || !options_.enabled) return false;
+  // An epoch may be shorter than an interval, and its last line must not show old values.
+  const bool is_first = last_count_ == 0;
+  const bool completes = state_.total > 0 && state_.done + last_count_ >= state_.total;
+  return is_first || completes || is_time_to_draw();
+}
+
+bool ProgressBar::is_time_to_draw() const {
+  if (state_.finished || !options_.enabled) return false;
+  if (on_terminal_ && !has_drawn_) return true;
   const double interval = on_terminal_ ? options_.refresh_interval : options_.plain_interval;
   return seconds_between(last_drawing_, Clock::now()) >= interval;
 }
@@ -268,7 +296,7 @@ void ProgressBar::finish() {
 void ProgressBar::measure(Clock::time_point now) {
   state_.elapsed = seconds_between(start_, now);
   meter_.add(state_.done - done_at_last_drawing_, seconds_between(last_drawing_, now));
-  const auto done = static_cast<double>(state_.done);
+  const auto done = static_cast<double>(state_.done - options_.initial);
   state_.rate = !state_.finished ? meter_.rate() : state_.elapsed > 0 ? done / state_.elapsed : 0;
   last_drawing_ = now;
   done_at_last_drawing_ = state_.done;
@@ -276,12 +304,13 @@ void ProgressBar::measure(Clock::time_point now) {
 
 void ProgressBar::draw() {
   measure(Clock::now());
+  has_drawn_ = true;
   if (!on_terminal_) {
     write(render_plain_line(state_) + "\n");
     return;
   }
   // The last column stays free: some terminals wrap as soon as it is written.
-  const std::size_t columns = terminal_columns(options_.stream);
+  const std::size_t columns = columns_for(options_.stream);
   const std::string line = render_terminal_line(state_, columns - 1);
   write("\r" + line + "\x1b[K");
   line_open_ = true;
@@ -289,7 +318,7 @@ void ProgressBar::draw() {
 
 void ProgressBar::write(const std::string& text) {
   if (!options_.enabled) return;
-  // A display that cannot be written must not stop the work, so errors are passed over.
+  // A display that cannot be written must not stop the work, so errors are ignored.
   std::fwrite(text.data(), 1, text.size(), options_.stream);
   std::fflush(options_.stream);
 }

@@ -18,8 +18,8 @@ using track::TraceEvent;
 
 namespace {
 
-// The timelines that this thread has recorded to. Plain variables for the one it used last, as
-// every span asks.
+// The timelines that this thread has recorded to. The one it used last is in plain variables, since
+// every span asks for it.
 thread_local uint64_t last_timeline = 0;
 thread_local void* last_thread = nullptr;
 
@@ -84,7 +84,7 @@ void Timeline::start(std::size_t max_events) {
   state.max_events = max_events;
   state.claimed = 0;
   state.names.clear();
-  // Threads that live drop their events themselves, as they may be writing one.
+  // Living threads drop their events themselves, since they may be writing one.
   std::erase_if(state.threads, [](const auto& thread) { return thread->has_ended; });
   state.begin = now();
   state.is_running = true;
@@ -123,6 +123,9 @@ void Timeline::Span::end() {
   if (recording_ != thread.keep_up()) return;
   if (is_phase) {
     thread.count(phase_, duration - in_phases_);
+    if (phase_ == static_cast<uint8_t>(Phase::evaluation) && outer_ == nullptr) {
+      thread.count_evaluation(start_, start_ + duration);
+    }
     if (outer_ != nullptr) outer_->in_phases_ += duration;
   }
   thread.append({.name = name_, .category = category_, .start = start_, .duration = duration});

@@ -9,12 +9,11 @@ namespace {
 
 using track::TraceEvent;
 
-// Small enough that a thread of few events takes little of the bound, large enough that its lock is
+// Small enough that a thread with few events uses little of the limit, large enough that locks are
 // rare.
 constexpr std::size_t kChunkEvents = 1024;
 
-// The time of day of a moment of Clock, in nanoseconds: what other processes' times can be compared
-// with.
+// The time of day of a moment of Clock, in nanoseconds, comparable between processes.
 int64_t time_of_day(int64_t moment) {
   const auto day = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(day).count() -
@@ -63,6 +62,17 @@ bool Timeline::Thread::grow() {
   return true;
 }
 
+void Timeline::Thread::count_evaluation(int64_t start, int64_t end) {
+  const int64_t gap = start - evaluation.last_end;
+  int64_t in_phases = 0;
+  for (const int64_t duration : evaluation.between) in_phases += duration;
+  if (evaluation.is_open && in_phases <= gap) {
+    for (std::size_t i = 0; i < kPhases; ++i) add_time(i, -evaluation.between[i]);
+    add_time(static_cast<std::size_t>(Phase::evaluation), gap);
+  }
+  evaluation = {.is_open = true, .last_end = end};
+}
+
 uint64_t Timeline::Thread::keep_up() {
   if (recording == state.recording.load(std::memory_order_acquire)) return recording;
   const std::lock_guard lock(state.mutex);
@@ -72,6 +82,7 @@ uint64_t Timeline::Thread::keep_up() {
   dropped = 0;
   for (auto& each : time) each = 0;
   for (auto& each : entered) each = 0;
+  evaluation = {};
   return recording;
 }
 

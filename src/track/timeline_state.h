@@ -1,5 +1,4 @@
-// What a Timeline holds: the events of each thread, and how they are read while threads go on
-// writing.
+// What a Timeline holds: the events of each thread, which can be read while threads keep writing.
 #pragma once
 
 #include <unistd.h>
@@ -31,10 +30,10 @@ inline int64_t now() { return nanoseconds(Timeline::Clock::now()); }
 
 std::string system_name_of_thread();
 
-// Another number each time.
+// A new number each time.
 uint64_t next_timeline();
 
-// Room for events of one thread, which others read up to `count`.
+// Memory for events of one thread, which other threads read up to `count`.
 struct TraceChunk {
   explicit TraceChunk(std::size_t size)
       : events(std::make_unique<TraceEvent[]>(size)), capacity(size) {}
@@ -43,23 +42,50 @@ struct TraceChunk {
   std::atomic<std::size_t> count = 0;  // of those that other threads may read
 };
 
+// What a thread has done since its last forward without gradients. A single one may belong to the
+// training (of a teacher, of one half of a GAN); several with no training in between are the loop of
+// an evaluation.
+struct EvaluationLoop {
+  void note(Phase phase, int64_t duration) {
+    if (phase == Phase::data || phase == Phase::transfer || phase == Phase::exchange) {
+      between[static_cast<std::size_t>(phase)] += duration;
+    } else if (phase != Phase::evaluation) {
+      is_open = false;
+    }
+  }
+
+  bool is_open = false;  // no training since
+  int64_t last_end = 0;  // of that forward
+  // Nanoseconds in phases that may be part of the loop.
+  std::array<int64_t, kPhases> between = {};
+};
+
 }  // namespace track
 
-// What one thread has recorded. Only that thread writes to it; under the mutex where others read
-// the same.
+// What one thread has recorded. Only that thread writes to it, under the mutex if others read the
+// same.
 struct Timeline::Thread {
   explicit Thread(State& all) : state(all) {}
 
   void append(const track::TraceEvent& event);
   bool grow();
-  // Brings it to the recording that runs, whose number is returned.
+  // Drops what belongs to an earlier recording. Returns the number of the current one.
   uint64_t keep_up();
+  // A phase has ended; `duration` is without that of phases inside of it.
   void count(uint8_t phase, int64_t duration) {
     const auto index = static_cast<std::size_t>(phase);
-    time[index].store(time[index].load(std::memory_order_relaxed) + duration,
-                      std::memory_order_relaxed);
+    add_time(index, duration);
     entered[index].store(entered[index].load(std::memory_order_relaxed) + 1,
                          std::memory_order_relaxed);
+    evaluation.note(static_cast<Phase>(phase), duration);
+  }
+  // A phase `evaluation` has ended and was counted. What lies between two of them without any
+  // training is part of the evaluation too: loading the batch, metrics, their exchange.
+  void count_evaluation(int64_t start, int64_t end);
+
+  void add_time(std::size_t index, int64_t duration) {
+    time[index].store(time[index].load(std::memory_order_relaxed) + duration,
+                      std::memory_order_relaxed);
   }
 
   State& state;
@@ -69,9 +95,10 @@ struct Timeline::Thread {
   uint64_t recording = 0;  // whose events these are
   std::vector<std::unique_ptr<track::TraceChunk>> chunks;
 
-  // Of this thread only.
+  // Used only by this thread.
   track::TraceChunk* chunk = nullptr;
-  Span* innermost = nullptr;  // phase that is under way
+  Span* innermost = nullptr;  // the current phase
+  track::EvaluationLoop evaluation;
 
   std::atomic<int64_t> dropped = 0;
   std::array<std::atomic<int64_t>, kPhases> time = {};  // nanoseconds

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -31,10 +32,10 @@ std::string duration_text(double seconds) {
 }  // namespace
 
 std::string summary_line(const PhaseTimes& times) {
-  const int64_t steps = times.count(Phase::step);
-  std::string line = steps > 0
-                         ? "time of " + with_commas(steps) + (steps == 1 ? " step: " : " steps: ")
-                         : "time of " + duration_text(times.total) + ": ";
+  const int64_t updates = times.count(Phase::step);
+  std::string line =
+      updates > 0 ? "time of " + with_commas(updates) + (updates == 1 ? " update: " : " updates: ")
+                  : "time of " + duration_text(times.total) + ": ";
   if (times.total <= 0) return line + "nothing was recorded";
   // What is shown adds up to 100 as nearly as whole numbers can.
   double shown = 0;
@@ -50,8 +51,11 @@ std::string summary_line(const PhaseTimes& times) {
   } else {
     line.resize(line.size() - 2);
   }
-  if (steps == 0) return line;
-  return line + "; " + duration_text(times.total / static_cast<double>(steps)) + " a step";
+  if (updates == 0) return line;
+  const double evaluation = times.of(Phase::evaluation);
+  const double training = std::max(times.total - evaluation, 0.0);
+  return line + "; " + duration_text(training / static_cast<double>(updates)) + " per update" +
+         (evaluation > 0 ? ", evaluation not counted" : "");
 }
 
 }  // namespace accelerant

@@ -55,7 +55,7 @@ json read_trace(const std::string& path, const std::function<void(json&)>& f) {
 
 struct Input {
   std::string path = {};
-  std::string label = {};  // in front of the names of its processes; empty for our own files
+  std::string label = {};  // put before the names of its processes; empty for our own files
   int64_t base = 0;        // what its times count from, since 1970, in nanoseconds
 };
 
@@ -119,7 +119,7 @@ class Output {
   int64_t events_ = 0;
 };
 
-// Processes of files that are not ours, where GPUs and other things have numbers of processes too.
+// Processes of files that are not ours, in which GPUs and other things have process ids too.
 class OtherProcesses {
  public:
   // The number to use for a process of the file.
@@ -171,7 +171,7 @@ void copy_event(json& event, const Input& input, std::size_t file, int64_t zero,
     }
     if (name.starts_with("process_")) return;  // they get names that tell the rank
     event["pid"] = others.pid(input, own);
-    // Arrows belong together by their numbers, which every file counts for itself.
+    // Arrows belong together by their numbers, which every file counts on its own.
     if (event.contains("id") && event["id"].is_number_integer()) {
       event["id"] = event["id"].get<int64_t>() + (static_cast<int64_t>(file + 1) << 40);
     }

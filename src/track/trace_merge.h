@@ -1,7 +1,6 @@
-// One trace of the traces of several processes: `profile_<rank>.json` of accelerator.profile(), and
-// `kernels_<rank>.json` of torch's profiler beside them. Times are brought together by the time of
-// day, so processes of one machine fit to the microsecond, those of several as well as their clocks
-// do.
+// Merges the traces of several processes into one: `profile_<rank>.json` of accelerator.profile(),
+// and `kernels_<rank>.json` of torch's profiler next to them. They are aligned by the time of day: to
+// the microsecond on one machine, on several as well as their clocks agree.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +23,11 @@ struct MergedTrace {
   std::vector<RankTimes> ranks = {};  // in their order
 };
 
-// The traces in a folder, in the order of names. An Error if there are none.
+// The traces in a folder, sorted by name. Throws Error if there are none.
 std::vector<std::string> traces_in(const std::string& folder);
 
-// Reads files of any size in little memory. Throws Error if one cannot be read or is no trace; then
-// nothing is written.
+// Reads files of any size in little memory. Throws Error, and writes nothing, if one cannot be read
+// or is not a trace.
 MergedTrace merge_traces(const std::vector<std::string>& paths, const std::string& output);
 
 }  // namespace accelerant::track

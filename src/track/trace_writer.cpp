@@ -18,7 +18,7 @@ void append_number(std::string& text, int64_t number) {
   text.append(digits, end);
 }
 
-// Nanoseconds as microseconds with three digits behind the point: no digit is lost.
+// Nanoseconds as microseconds with three decimals, so that no digit is lost.
 void append_microseconds(std::string& text, int64_t nanoseconds) {
   if (nanoseconds < 0) text += '-';
   nanoseconds = std::abs(nanoseconds);
@@ -69,8 +69,8 @@ void TraceWriter::add_thread(int64_t id, const std::string& name, std::vector<Tr
   begin_line();
   text_ += R"({"ph":"M","name":"thread_sort_index")" + place + R"(,"args":{"sort_index":)" +
            std::to_string(threads_++) + "}}";
-  // Viewers want spans that begin together in the order of their nesting; they are recorded at
-  // their end.
+  // Viewers want spans that begin together in the order of their nesting; they are recorded when
+  // they end.
   std::ranges::reverse(events);
   std::ranges::stable_sort(events, [](const TraceEvent& a, const TraceEvent& b) {
     if (a.start != b.start) return a.start < b.start;
@@ -82,9 +82,9 @@ void TraceWriter::add_thread(int64_t id, const std::string& name, std::vector<Tr
 
 void TraceWriter::write_event(const TraceEvent& event, const std::string& place) {
   const int64_t start = event.start - head_.begin;
-  if (start < 0) return;  // of before the recording
+  if (start < 0) return;  // from before the recording
   if (event.kind == TraceEvent::Kind::counter && !std::isfinite(event.value))
-    return;  // not in JSON
+    return;  // JSON has no such numbers
   begin_line();
   text_ += R"({"ph":")";
   text_ += event.kind == TraceEvent::Kind::span      ? 'X'

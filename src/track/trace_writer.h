@@ -2,7 +2,7 @@
 // https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 //
 // Times in a file are microseconds since `baseTimeNanoseconds`, a time of day, as in the files of
-// torch's own profiler: so traces of several processes can be put together. What is our own is
+// torch's own profiler, so that traces of several processes can be merged. Our own additions are
 // under "accelerant".
 #pragma once
 
@@ -33,7 +33,7 @@ struct TraceEvent {
   };
 };
 
-// What concerns the file as a whole.
+// Facts about the file as a whole.
 struct TraceHead {
   int64_t rank = 0;
   std::string process_name = {};
@@ -43,7 +43,7 @@ struct TraceHead {
   PhaseTimes times = {};
 };
 
-// A JSON string with its quotes. What is no UTF-8 is replaced.
+// A JSON string with its quotes. Invalid UTF-8 is replaced.
 std::string json_text(std::string_view text);
 
 class TraceWriter {

@@ -1,4 +1,4 @@
-// Where the heartbeats of all processes stand.
+// Where the processes put their heartbeats for each other to read.
 #pragma once
 
 #include <chrono>
@@ -10,23 +10,23 @@
 
 namespace accelerant::dist {
 
-// Thread-safe. Nothing here throws or blocks for longer than it is told to: a store whose process
-// is stopped never answers.
+// Thread-safe. Nothing here throws, or blocks for longer than it may: a store whose process is
+// stopped never answers.
 class Board {
  public:
   virtual ~Board() = default;
 
-  // Puts the text in place of this process's last one. Returns at once.
+  // Replaces this process's text. Returns at once.
   virtual void write(const std::string& text) = 0;
 
-  // Waits until what was written is on its way. False: not in this time.
+  // Waits until what was written has been sent. False: not within this time.
   virtual bool flush(std::chrono::milliseconds timeout) = 0;
 
   // The texts of all processes, in the order of ranks; empty for one that has written nothing.
-  // Nothing if there was no answer in this time.
+  // Nothing if there was no answer within this time.
   virtual std::optional<std::vector<std::string>> read(std::chrono::milliseconds timeout) = 0;
 
-  // Why the last attempt failed; empty if it did not, or if there was no answer.
+  // Why the last attempt failed; empty if it succeeded or got no answer.
   virtual std::string last_error() const = 0;
 };
 

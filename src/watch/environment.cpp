@@ -39,7 +39,7 @@ class Variables {
     std::string expected = "a whole number, at least " + std::to_string(lowest);
     if (highest != std::numeric_limits<int64_t>::max())
       expected += " and at most " + std::to_string(highest);
-    throw Error(ErrorDetails{.problem = std::string("The variable ") + name + " is not usable",
+    throw Error(ErrorDetails{.problem = std::string("The variable ") + name + " is not valid",
                              .expected = expected,
                              .got = std::string(name) + "=" + *value});
   }
@@ -54,7 +54,7 @@ class Variables {
   const Environment::Lookup& lookup_;
 };
 
-// The names one launcher uses; null where it has none.
+// The names that one launcher uses; null if it has no such variable.
 struct Names {
   Launcher launcher;
   const char* rank;
@@ -88,7 +88,8 @@ std::string shown(const char* name, int64_t value) {
   return std::string(name) + "=" + std::to_string(value);
 }
 
-// RANK and WORLD_SIZE, or their like, with the local ones. Nothing if one of the two is missing.
+// RANK and WORLD_SIZE, or another launcher's equivalents, with the local ones. Nothing if one of the
+// two is missing.
 std::optional<Told> read_set(const Variables& variables, const Names& names) {
   if (!variables.has(names.rank) || !variables.has(names.size)) return std::nullopt;
   return Told{.names = names,
@@ -108,7 +109,7 @@ std::optional<Told> read_torch(const Variables& variables) {
 }
 
 // Outside a job step (in the shell of salloc or sbatch) the variables describe the allocation, not
-// this process, and a step of one task is a process on its own.
+// this process. A step of one task is a single process.
 std::optional<Told> read_slurm(const Variables& variables) {
   if (!variables.has("SLURM_STEP_ID") || !variables.has("SLURM_PROCID")) return std::nullopt;
   const bool of_step = variables.has("SLURM_STEP_NUM_TASKS");
@@ -123,7 +124,7 @@ std::optional<Told> read_slurm(const Variables& variables) {
             .local_rank = variables.number("SLURM_LOCALID"),
             .machine = variables.number("SLURM_NODEID"),
             .machines = variables.first_number({"SLURM_STEP_NUM_NODES", "SLURM_NNODES"})};
-  // Each of these may describe the job instead of the step. The sum tells.
+  // Each of these may describe the job instead of the step. The sum tells which.
   for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
     const auto list = variables.text(name);
     if (!list) continue;
@@ -144,7 +145,7 @@ std::optional<Told> read_slurm(const Variables& variables) {
   return told;
 }
 
-// PMIx tells the rank only. The size comes from the step that srun made, or from the user.
+// PMIx tells only the rank. The size comes from the step that srun created, or from the user.
 std::optional<Told> read_pmix(const Variables& variables) {
   const auto rank = variables.number("PMIX_RANK");
   if (!rank) return std::nullopt;
@@ -163,7 +164,7 @@ std::optional<Told> read_pmix(const Variables& variables) {
   return told;
 }
 
-// The variables of a set of which only one is there are of no use, if nothing else tells the rank.
+// One variable of a pair is useless without the other, if nothing else tells the rank.
 void refuse_incomplete(const Variables& variables, const char* rank, const char* size) {
   if (variables.has(rank) == variables.has(size)) return;
   // One process can only be rank 0.
@@ -171,7 +172,7 @@ void refuse_incomplete(const Variables& variables, const char* rank, const char*
   const char* const present = variables.has(rank) ? rank : size;
   const char* const missing = variables.has(rank) ? size : rank;
   throw Error(ErrorDetails{
-      .problem = "The variables of the launcher are incomplete",
+      .problem = "The launcher's variables are incomplete",
       .expected = std::string(rank) + " and " + size,
       .got = std::string(present) + "=" + *variables.text(present) + " without " + missing,
       .hint = "start the program with accelerant launch, torchrun --no-python, mpirun or srun, or "
@@ -181,7 +182,7 @@ void refuse_incomplete(const Variables& variables, const char* rank, const char*
 [[noreturn]] void refuse_contradiction(const std::string& one, const std::string& other) {
   throw Error(ErrorDetails{.problem = "The launcher's variables contradict each other",
                            .got = one + " and " + other,
-                           .hint = "unset those that do not belong to this run"});
+                           .hint = "unset the one that does not belong to this run"});
 }
 
 void compare(const char* one_name, int64_t one, const char* other_name, int64_t other) {
@@ -194,16 +195,15 @@ std::optional<Told> choose(const Variables& variables) {
   std::vector<Told> others;  // in the order in which they count
   for (const Names& names : mpi_names)
     if (auto told = read_set(variables, names)) others.push_back(std::move(*told));
-  // Every mpirun may start its helpers with srun, whose variables the processes inherit: those of
-  // Slurm say nothing then, right or wrong.
+  // Any mpirun may start its helpers with srun, whose variables the processes inherit: Slurm's
+  // variables mean nothing then.
   if (others.empty()) {
     if (auto pmix = read_pmix(variables))
       others.push_back(std::move(*pmix));
     else if (slurm)
       others.push_back(*slurm);
   }
-  // Under srun itself, with its PMI-2, MPI's variables do not tell the places on machines; Slurm's
-  // do.
+  // Under srun itself, with its PMI-2, MPI's variables do not tell the local ranks; Slurm's do.
   if (!others.empty() && slurm && !others[0].local_rank && others[0].rank == slurm->rank &&
       others[0].size == slurm->size) {
     others[0] = *slurm;
@@ -233,7 +233,7 @@ std::optional<Told> choose(const Variables& variables) {
     refuse_incomplete(variables, "PMIX_RANK", "WORLD_SIZE");
     return std::nullopt;
   }
-  // One of torch's variables alone, beside a complete set: it must at least say the same.
+  // A single one of torch's variables next to a complete set must at least agree with it.
   const Told& told = others[0];
   if (const auto size = variables.number("WORLD_SIZE", 1))
     compare("WORLD_SIZE", *size, told.names.size, told.size);
@@ -251,9 +251,18 @@ bool is_this_machine(const std::string& address) {
       .problem = "The launcher does not say which process of its machine this is",
       .expected = std::string(missing) + " beside " + shown(told.names.rank, told.rank) + " and " +
                   shown(told.names.size, told.size),
-      .hint =
-          "set LOCAL_RANK and LOCAL_WORLD_SIZE, the number of this process on its machine and how "
-          "many run there"});
+      .hint = "set LOCAL_RANK to the number of this process on its machine, counted from 0, and "
+              "LOCAL_WORLD_SIZE to how many processes run there"});
+}
+
+void check_rank(const Told& told) {
+  if (told.rank < told.size) return;
+  throw Error(ErrorDetails{
+      .problem = std::string(told.names.rank) + " is out of range",
+      .expected =
+          "0 to " + std::to_string(told.size - 1) + ", as " + shown(told.names.size, told.size),
+      .got = shown(told.names.rank, told.rank),
+      .hint = "ranks count from 0; start the program with accelerant launch, which sets both"});
 }
 
 // The four numbers about this machine, as far as they follow from each other.
@@ -280,7 +289,6 @@ void fill_local(Environment& environment, const Told& told,
     refuse_contradiction(shown(one, one_value), shown(other, other_value));
   };
   const int64_t local_size = environment.local_num_processes;
-  if (told.rank >= told.size) impossible(told.names.rank, told.rank, told.names.size, told.size);
   if (told.machines == 1 && local_size != told.size)
     impossible(told.names.local_size, local_size, told.names.size, told.size);
   if (local_size > told.size)
@@ -289,10 +297,10 @@ void fill_local(Environment& environment, const Told& told,
     impossible(told.names.local_rank, environment.local_process_index, told.names.local_size,
                local_size);
   if (told.machine && told.machines && *told.machine >= *told.machines)
-    throw Error(ErrorDetails{.problem = "The number of this machine is not possible",
+    throw Error(ErrorDetails{.problem = "The number of this machine is out of range",
                              .expected = "less than " + std::to_string(*told.machines),
                              .got = std::to_string(*told.machine),
-                             .hint = "look at GROUP_RANK and GROUP_WORLD_SIZE, or SLURM_NODEID and "
+                             .hint = "check GROUP_RANK and GROUP_WORLD_SIZE, or SLURM_NODEID and "
                                      "SLURM_NNODES"});
   if (one_machine) return;  // 0 of 1, the defaults
   environment.machine_index =
@@ -302,8 +310,8 @@ void fill_local(Environment& environment, const Told& told,
 
 std::string address_of_master(const Environment& environment, const Variables& variables) {
   if (environment.on_one_machine()) return "127.0.0.1";
-  // A step may run on a part of the allocation. That of srun under mpirun leaves out the machine
-  // mpirun itself is on, which runs processes too.
+  // A step may run on a part of the allocation. The step that mpirun starts leaves out the machine
+  // that mpirun itself is on, which runs processes too.
   const bool step =
       environment.launcher == Launcher::slurm || environment.launcher == Launcher::pmix;
   auto nodes = step ? variables.text("SLURM_STEP_NODELIST") : std::nullopt;
@@ -346,6 +354,7 @@ Environment Environment::detect(const Lookup& lookup) {
   Environment environment;
   const auto told = choose(variables);
   if (!told) return environment;
+  check_rank(*told);
 
   const auto master = variables.text("MASTER_ADDR");
   environment.launcher = told->names.launcher;

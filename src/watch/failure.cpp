@@ -13,6 +13,7 @@
 #include "accelerant/core/error.h"
 #include "core/launch_contract.h"
 #include "core/process_end.h"
+#include "core/stack_frames.h"
 
 namespace accelerant::dist {
 namespace {
@@ -35,7 +36,7 @@ Failure current_failure() {
   } catch (const std::exception& exception) {
     return {exception.what()};
   } catch (...) {
-    return {"an exception that is no std::exception"};
+    return {"an exception that is not a std::exception"};
   }
 }
 
@@ -46,32 +47,34 @@ int64_t rank_of_environment() {
   return rank;
 }
 
-std::string without_stack(const std::string& message) {
-  const size_t end = std::min(message.find("\nException raised from"), message.find("\nframe #"));
-  std::string text = message.substr(0, end);
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text;
+// What this process itself prints. A launcher that reports the error prints all of it at the end.
+std::string printed_text(const std::string& message, bool is_reported) {
+  const std::string text = error_text(message);
+  const bool is_enough = is_reported && std::getenv(kErrorIsReportedVariable) != nullptr;
+  const size_t end = is_enough ? text.find('\n') : std::string::npos;
+  return end == std::string::npos ? text : text.substr(0, end) + kRestIsReported;
 }
 
-// To the error file and to standard error. Returns the message.
+// Writes to the error file and to standard error. Returns the message.
 std::string report_failure(int64_t rank, int64_t step) {
   const Failure failure = current_failure();
-  ErrorReport report{.message = without_stack(failure.message),
+  ErrorReport report{.message = without_stack_frames(failure.message),
                      .rank = rank,
                      .is_consequence = failure.is_consequence};
   if (step > 0) report.step = step;  // before the first backward there is none
-  if (const auto path = own_error_file()) write_error_report(*path, report);
+  const auto path = own_error_file();
+  const bool is_reported = path && write_error_report(*path, report);
   const std::string where = report.step ? " in step " + std::to_string(step) : "";
   std::fflush(stdout);
   std::fprintf(stderr, "[rank %lld] terminated%s: %s\n", static_cast<long long>(rank),
-               where.c_str(), failure.message.c_str());
+               where.c_str(), printed_text(failure.message, is_reported).c_str());
   std::fflush(stderr);
   return report.message;
 }
 
-// Before there is a FailureHandler, and after the last: a launcher that reads error reports should
-// have one also of a program that fails while it reads its arguments. Runs when the program is
-// loaded; a handler that the program sets in main takes its place.
+// For failures before the first FailureHandler and after the last: a launcher that reads error
+// reports should also get one from a program that fails while it reads its arguments. Runs when the
+// program is loaded; a handler that the program sets in main takes its place.
 [[maybe_unused]] const auto handler_of_launched = []() -> const EndHandler* {
   if (!own_error_file() || rank_of_environment() < 0) return nullptr;
   return new EndHandler([](Ending how) {
@@ -87,7 +90,7 @@ bool contains_any(const std::string& text, std::initializer_list<const char*> pa
   return false;
 }
 
-// By the texts of Gloo, NCCL and the store.
+// Recognised by the texts of Gloo, NCCL and the store.
 Reason reason_of(const std::string& text) {
   if (contains_any(text, {"Timed out waiting", "Application timeout", "timed out", "timeout after",
                           "Wait timeout", "collective operation timeout"}))
@@ -101,7 +104,7 @@ Reason reason_of(const std::string& text) {
 }  // namespace
 
 std::string c10d_message(const std::string& message) {
-  std::string text = without_stack(message);
+  std::string text = without_stack_frames(message);
   for (const char* advice : {". This may indicate", ". This is typically"})  // of Gloo, generic
     text.resize(std::min(text.find(advice), text.size()));
   // "[/path/in/the/sources/of/gloo.cc:123] " in front.
@@ -113,8 +116,8 @@ std::string c10d_message(const std::string& message) {
 
 namespace {
 
-// Writing to a connection whose other end has gone shall be an error of that call. c10d relies on
-// Python, which ignores the signal that would end this process instead.
+// Writing to a connection whose other end is gone should be an error of that call. c10d relies on
+// Python to ignore the signal that would end this process instead.
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) signal(SIGPIPE, SIG_IGN);
@@ -124,11 +127,11 @@ void ignore_broken_pipes() {
 
 FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor)
     : end_handler_([rank, &progress, monitor, process = ::getpid()](Ending how) {
-        // A process that has saved its state and stops, as it was asked to, has not failed.
+        // A process that has saved its state and stops as requested has not failed.
         const bool has_failed = how == Ending::failed;
         const std::string message = has_failed ? report_failure(rank, progress.step()) : "";
-        // Before the connections close with this process, so that the others can say who was the
-        // first. A child of it (fork) has no part in them.
+        // Before the connections close, so that the others can say who was the first. A child of
+        // this process (fork) has no part in them.
         if (monitor != nullptr && process == ::getpid())
           monitor->fail(has_failed ? ProcessState::failed : ProcessState::left, message);
       }) {
@@ -140,7 +143,7 @@ namespace {
 struct ExchangeFailure {
   std::string cause = {};
   std::string hint = {};
-  const char* what = "";  // happened to this process
+  const char* what = "";  // what happened to this process
   bool lost_connection = false;
   std::string original = {};  // what the connection said, if the cause is another
 };
@@ -169,7 +172,7 @@ void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) 
   } catch (const std::exception& exception) {
     original = c10d_message(exception.what());
   } catch (...) {
-    original = "an exception that is no std::exception";
+    original = "an exception that is not a std::exception";
   }
 
   const Reason reason = reason_of(original);
@@ -192,7 +195,7 @@ void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange) 
     case Reason::timeout:
       throw_exchange_error(
           {.cause = monitor == nullptr ? "there was no answer" : monitor->who_is_late(patience),
-           .hint = "where processes are only slow, raise the timeout of the process group",
+           .hint = "if processes are only slow, raise the timeout of the process group",
            .what = "waited too long for the others",
            .original = original},
           exchange);

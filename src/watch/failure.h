@@ -1,5 +1,5 @@
-// How a process of several ends when something fails: with a message that says what, where and
-// because of whom, at once, and without waiting for processes that are gone.
+// How one of several processes ends when something fails: at once, with a message that says what
+// failed, where and because of whom, and without waiting for processes that are gone.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace accelerant::dist {
 
-// While it lives, an exception that nobody catches (or std::terminate itself) ends the process so:
-// the message goes to the file TORCHELASTIC_ERROR_FILE, to standard error and to the other
-// processes, then exit code 1. Destructors do not run: they might wait for others. Of several
-// handlers the newest counts. core/process_end.h has what comes before and after. Borrows what it
-// is given.
+// While it lives, an exception that nobody catches (or std::terminate itself) ends the process like
+// this: the message goes to the file TORCHELASTIC_ERROR_FILE, to standard error and to the other
+// processes, then the process exits with code 1. Destructors do not run: they might wait for others.
+// The newest of several handlers counts. core/process_end.h says what comes before and after.
+// Borrows its arguments.
 //
-// Where a launcher has named that file, the same happens from the start of the program on, without
-// a handler: linking this file is enough. There the rank is that of the environment, and nobody
-// else is told. Programs that a rank starts write no report (core/launch_contract.h).
+// If a launcher has named that file, the same happens from the start of the program, without a
+// handler: linking this file is enough. The rank is then taken from the environment, and nobody else
+// is told. Programs that a rank starts write no report (core/launch_contract.h).
 //
-// A Preempted that nobody catches is no failure: the others are told that this process has
-// finished, and it ends as accelerant/core/error.h says.
+// A Preempted that nobody catches is not a failure: the others are told that this process has left
+// the run, and it ends as accelerant/core/error.h says.
 //
-// From the first one on the process ignores SIGPIPE, unless the program handles it itself.
+// From the first handler on the process ignores SIGPIPE, unless the program handles it itself.
 class FailureHandler {
  public:
   // The monitor may be null.
@@ -40,7 +40,8 @@ class FailureHandler {
 // An exchange that failed. what() names the rank and the step of this process.
 class ExchangeError : public Error {
  public:
-  // `brief`: the same for readers who know both. `is_consequence`: of the end of another process.
+  // `brief`: the same text for readers who know both. `is_consequence`: the end of another process
+  // is to blame.
   ExchangeError(const std::string& text, std::string brief, bool is_consequence)
       : Error(text), brief_(std::move(brief)), is_consequence_(is_consequence) {}
 
@@ -58,16 +59,15 @@ struct FailedExchange {
   int64_t rank = 0;
   int64_t size = 1;
   int64_t step = 0;
-  Monitor* monitor = nullptr;  // may be null: then nobody can be asked
+  Monitor* monitor = nullptr;  // null: nobody can be asked
 };
 
-// Throws what c10d or Gloo threw as an ExchangeError: who is the reason and what to do, then which
-// exchange failed, and in which step. Tells the others through the monitor that this process has
-// lost its connection. Takes up to half a second, to hear from them. An Error is thrown on as it
-// is.
+// Turns an exception of c10d or Gloo into an ExchangeError: who is to blame and what to do, then
+// which exchange failed in which step. Tells the others through the monitor that this process has
+// lost its connection. Takes up to half a second, to hear from them. Rethrows an Error as it is.
 [[noreturn]] void rethrow_as_error(std::exception_ptr error, const FailedExchange& exchange);
 
-// What c10d, Gloo or the store says, without the place in its source, the stack and generic advice.
+// A message of c10d, Gloo or the store without source location, stack frames and generic advice.
 std::string c10d_message(const std::string& message);
 
 }  // namespace accelerant::dist

@@ -12,7 +12,7 @@ namespace accelerant::dist {
 
 enum class ProcessState {
   running,
-  left,    // has ended its part of the run, with no exchanges to come
+  left,    // has ended its part of the run: it makes no more exchanges
   failed,  // is about to end with an error of its own
   lost,    // is about to end because its exchange with the others failed
 };
@@ -26,7 +26,7 @@ struct Heartbeat {
 
 std::string to_json(const Heartbeat& heartbeat);
 
-// Nothing if the text is no heartbeat.
+// Nothing if the text is not a heartbeat.
 std::optional<Heartbeat> heartbeat_of(std::string_view json);
 
 }  // namespace accelerant::dist

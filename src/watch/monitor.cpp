@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How often to look whether something is to be done: much more often than a heartbeat is due, so
+// How often to check whether there is something to do: much more often than a heartbeat is due, so
 // that waits are noticed.
 milliseconds tick_of(const MonitorOptions& options) {
   return std::max(milliseconds(1), std::min({options.interval, options.mismatch_after / 2,
@@ -82,7 +82,7 @@ void Monitor::fail(ProcessState how, const std::string& message) {
   board_->flush(milliseconds(50));
 }
 
-// With the mutex held. Those of which nothing is known count as running.
+// With the mutex held. Processes that have not reported anything count as running.
 std::vector<int64_t> Monitor::in_state(ProcessState state) const {
   std::vector<int64_t> ranks;
   for (int64_t rank = 0; rank < size_; ++rank) {
@@ -109,8 +109,8 @@ EndOfOthers Monitor::who_ended(milliseconds timeout) {
   }
   if (!answered)
     return {.cause =
-                "the store does not answer either: the process that serves it, rank 0 or the "
-                "launcher, has ended or is cut off",
+                "the store does not answer either: the process that serves it (rank 0, or the "
+                "launcher) has ended or is cut off",
             .hint = "look at the end of its output"};
   if (!lock.owns_lock()) lock.lock();
 
@@ -125,7 +125,7 @@ EndOfOthers Monitor::who_ended(milliseconds timeout) {
   if (!failed.empty()) return {.cause = text, .hint = output_of(failed)};
   const auto finished = in_state(ProcessState::left);
   if (!finished.empty())
-    say(ranks_text(finished) + (finished.size() == 1 ? " has" : " have") + " finished");
+    say(ranks_text(finished) + (finished.size() == 1 ? " has" : " have") + " left the run");
   const auto quiet = in_state(ProcessState::running);
   if (quiet.size() == 1) say(ranks_text(quiet) + " has ended without a word");
   if (quiet.size() > 1) say("of " + ranks_text(quiet) + " at least one has ended without a word");
@@ -152,7 +152,7 @@ std::string Monitor::who_has_failed(milliseconds timeout) {
   const std::lock_guard lock(mutex_);
   std::vector<int64_t> gone = in_state(ProcessState::failed);
   if (gone.empty())
-    gone = in_state(ProcessState::lost);  // mostly because of one that died in silence
+    gone = in_state(ProcessState::lost);  // mostly because of one that died silently
   return gone.empty() ? "" : watch_.places(now(), gone);
 }
 
@@ -186,8 +186,8 @@ bool Monitor::is_time_to_write(double now, const ProgressSnapshot& progress) con
   return waits && !same_place(progress, written_->progress);
 }
 
-// Process 0 looks regularly; the others only while they wait, so that many processes do not all
-// read what all write.
+// Process 0 reads regularly; the others only while they wait, so that not all of many processes read
+// what all of them write.
 bool Monitor::is_time_to_read(double now, const ProgressSnapshot& progress) const {
   const bool waits =
       !progress.operation.empty() && progress.since >= seconds(options_.mismatch_after);
@@ -200,7 +200,7 @@ bool Monitor::is_time_to_read(double now, const ProgressSnapshot& progress) cons
 void Monitor::warn_of_store(double now) {
   const std::string error = board_->last_error();
   if (!error.empty() && !std::exchange(said_error_, true))
-    log(LogLevel::debug, "the heartbeats cannot be read: " + error);
+    log(LogLevel::debug, "cannot read the heartbeats: " + error);
   const double patience = std::max(seconds(options_.stuck_after), 3 * seconds(options_.interval));
   const double silence = now - unanswered_since_.value_or(now);
   if (silence < patience || silence < 2 * said_no_answer_) return;
@@ -230,7 +230,7 @@ void Monitor::look(const ProgressSnapshot& progress) {
     warnings = watch_.warnings(now());
   }
   for (const std::string& warning : warnings) log(LogLevel::warning, warning);
-  // Not if it has gone on after all, say by an exception.
+  // Not if it has moved on after all, for example by an exception.
   if (!mismatch || !on_mismatch_ || !same_place(progress_.snapshot(), progress)) return;
   fail(ProcessState::failed, *mismatch);
   std::exchange(on_mismatch_, nullptr)(*mismatch);

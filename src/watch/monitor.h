@@ -1,5 +1,5 @@
-// The thread by which a process tells the others what it does, and warns of what they do. What it
-// says is in accelerant/watch/process_group_options.h; what it concludes is in watch.h.
+// The thread that tells the other processes what this one is doing, and warns about what they do.
+// accelerant/watch/process_group_options.h describes its messages, watch.h its conclusions.
 #pragma once
 
 #include <chrono>
@@ -20,8 +20,8 @@
 
 namespace accelerant::dist {
 
-// Logs the text, which names neither rank nor step, as an error, writes it to the error report and
-// ends the process at once: its threads are stuck in waits that cannot be cancelled.
+// Logs the text, which names neither rank nor step, as an error, writes the error report and ends
+// the process at once: its threads are stuck in waits that cannot be cancelled.
 [[noreturn]] void end_process_for(const std::string& error, int64_t rank, int64_t step);
 
 // Why a connection was closed, and what to do about it.
@@ -30,34 +30,34 @@ struct EndOfOthers {
   std::string hint = {};
 };
 
-// All processes of a run have one, with the same options. Borrows the progress.
+// Every process of a run has one, with the same options. Borrows the progress.
 class Monitor {
  public:
-  // `on_mismatch` is called by the thread, once, when this process waits for what can never come;
-  // by default it ends the process.
+  // The thread calls `on_mismatch` once, when this process waits for something that can never
+  // happen. Default: it ends the process.
   Monitor(int64_t rank, int64_t size, const MonitorOptions& options, std::unique_ptr<Board> board,
           const Progress& progress, std::function<void(const std::string&)> on_mismatch = {});
-  // stop().
+  // Calls stop().
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
-  // Tells the others that this process has ended its part, and ends the thread. Takes milliseconds,
-  // also where the store does not answer.
+  // Tells the others that this process has left the run, and ends the thread. Takes milliseconds,
+  // even if the store does not answer.
   void stop();
 
   // Tells the others that this process is about to end, and why: by an error of its own (failed),
   // or because an exchange with them failed (lost). Only the first call counts.
   void fail(ProcessState how, const std::string& message);
 
-  // Who is the reason that an exchange failed, as far as the store tells within `timeout`.
+  // Who is to blame for a failed exchange, as far as the store tells within `timeout`.
   //
-  // A connection that was closed: who has failed or finished. One that was killed says nothing; all
+  // A connection was closed: who has failed or left. A process that was killed says nothing; all
   // others soon report that they have lost a connection (fail), so it is the one that does not.
   EndOfOthers who_ended(std::chrono::milliseconds timeout);
-  // An exchange that took too long: who is behind or does not answer, and where they are.
+  // An exchange took too long: who is behind or does not answer, and where they are.
   std::string who_is_late(std::chrono::milliseconds timeout);
-  // While waiting for something else than an exchange: which processes have failed or lost others,
+  // While waiting for something other than an exchange: which processes have failed or lost others,
   // and so will never come. Empty if none, or if the store does not tell within `timeout`.
   std::string who_has_failed(std::chrono::milliseconds timeout);
 
@@ -90,7 +90,7 @@ class Monitor {
   std::optional<Heartbeat> written_;
   Watch watch_;
 
-  // Of the thread only.
+  // Used only by the thread.
   double wrote_at_ = 0;
   double read_at_ = 0;
   bool has_read_ = false;

@@ -41,7 +41,7 @@ bool is_loopback(const std::string& address) {
   return address == "::1" || address.starts_with("127.");
 }
 
-// Those of interfaces that are up.
+// Only of interfaces that are up.
 std::vector<InterfaceAddress> addresses_of_this_machine() {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) return {};
@@ -65,11 +65,11 @@ void check_interface(const std::string& name) {
   throw Error(ErrorDetails{.problem = "There is no such network interface",
                            .expected = "one of " + list_text({names.begin(), names.end()}),
                            .got = name,
-                           .hint = "look at GLOO_SOCKET_IFNAME"});
+                           .hint = "check GLOO_SOCKET_IFNAME"});
 }
 
-// The local address from which `peer` is reached: a datagram socket that is connected has one,
-// though nothing was sent. Empty if there is no way.
+// The local address from which `peer` is reached: a connected datagram socket has one, although
+// nothing was sent. Empty if there is no route.
 std::string address_towards(const addrinfo& peer) {
   const int descriptor = socket(peer.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return "";
@@ -88,7 +88,7 @@ bool is_bridge(const std::string& interface) {
   return false;
 }
 
-// Seen from another machine.
+// The address of this machine as others see it.
 std::string address_between_machines(const Environment& environment) {
   addrinfo wanted{};
   wanted.ai_family = AF_UNSPEC;
@@ -98,10 +98,10 @@ std::string address_between_machines(const Environment& environment) {
   const int failed = getaddrinfo(environment.master_address.c_str(), port.c_str(), &wanted, &first);
   if (failed != 0)
     throw Error(ErrorDetails{.problem = "The address of process 0 cannot be resolved",
-                             .expected = "MASTER_ADDR that this machine knows",
+                             .expected = "a MASTER_ADDR that this machine knows",
                              .got = environment.master_address + " (" + gai_strerror(failed) + ")",
                              .hint =
-                                 "set MASTER_ADDR to an address such as 10.0.0.1, and if need be "
+                                 "set MASTER_ADDR to an address such as 10.0.0.1, and if necessary "
                                  "GLOO_SOCKET_IFNAME to the interface that leads there"});
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(first, freeaddrinfo);
 
@@ -114,15 +114,15 @@ std::string address_between_machines(const Environment& environment) {
       reachable = reachable || !address.empty();
     }
   }
-  // From this machine itself its own name may lead to a loopback address.
+  // On the machine itself its own name may lead to a loopback address.
   if (reachable)
     if (const auto address = address_to_others(addresses_of_this_machine())) return *address;
   throw Error(ErrorDetails{.problem = "No address of this machine leads to the other machines",
-                           .expected = "a way to MASTER_ADDR=" + environment.master_address,
+                           .expected = "a route to MASTER_ADDR=" + environment.master_address,
                            .hint = interface_hint});
 }
 
-// The smallest quota on the way from the control group of this process up to the root.
+// The smallest quota between the control group of this process and the root.
 std::optional<double> cores_of_control_group() {
   std::ifstream groups("/proc/self/cgroup");
   std::string path;
@@ -177,7 +177,7 @@ std::optional<std::string> address_to_others(const std::vector<InterfaceAddress>
         if (entry.loopback || is_loopback(entry.address)) continue;
         if (is_bridge(entry.interface) != bridges) continue;
         if ((entry.address.find(':') != std::string::npos) != version_6) continue;
-        // Good on one link only, and only together with the number of the interface.
+        // Valid only on one link, and only together with the number of the interface.
         if (entry.address.starts_with("fe80:")) continue;
         return entry.address;
       }

@@ -1,5 +1,5 @@
-// What the processes' traffic needs to know of this machine: an address that the others reach, and
-// how many threads each process should use.
+// What the exchanges need to know about this machine: an address that the others can reach, and how
+// many threads each process should use.
 #pragma once
 
 #include <optional>
@@ -17,14 +17,14 @@ struct GlooEndpoint {
   std::string name = {};  // of the interface, or the address
 };
 
-// The interface, where one is named: by `interface`, or by GLOO_SOCKET_IFNAME (of several,
-// separated by commas, the first). 127.0.0.1 where all processes run on this machine. Otherwise the
-// address from which MASTER_ADDR is reached, or the first of an interface that leads out of this
+// If `interface` or GLOO_SOCKET_IFNAME names an interface (of several, separated by commas, the
+// first counts): that one. If all processes run on this machine: 127.0.0.1. Otherwise the address
+// from which MASTER_ADDR is reached, or the first one of an interface that leads out of this
 // machine. Gloo itself would take what the host name resolves to, which on Debian is 127.0.1.1: no
-// other machine reaches that. An Error names GLOO_SOCKET_IFNAME.
+// other machine can reach that. Throws an Error that names GLOO_SOCKET_IFNAME if there is none.
 GlooEndpoint gloo_endpoint(const Environment& environment, const std::string& interface = "");
 
-// The cores this process may use, by its affinity and its control group, shared between the
+// The cores that this process may use, by its affinity and its control group, divided among the
 // processes of this machine; at least 1.
 int threads_per_process(const Environment& environment);
 
@@ -36,8 +36,8 @@ struct InterfaceAddress {
   bool loopback = false;
 };
 
-// Of interfaces that are up, in their order: IPv4 before IPv6, and those of bridges to containers
-// and virtual machines last. Nothing if only loopback is left.
+// The best address for other machines among those of interfaces that are up: IPv4 before IPv6,
+// bridges to containers and virtual machines last. Nothing if there are only loopback addresses.
 std::optional<std::string> address_to_others(const std::vector<InterfaceAddress>& addresses);
 
 // The cores that "150000 100000", the content of cpu.max, stands for; nothing for "max 100000".

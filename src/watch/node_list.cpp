@@ -8,11 +8,11 @@
 namespace accelerant::dist {
 namespace {
 
-// More than any machine has: a list beyond it is a mistake, and would fill the memory.
+// More than any cluster has: a longer list is a mistake, and would fill the memory.
 constexpr size_t most_entries = 1'000'000;
 
 [[noreturn]] void refuse(std::string_view list, const std::string& why, const char* expected) {
-  throw Error(ErrorDetails{.problem = "A list of Slurm cannot be read, " + why,
+  throw Error(ErrorDetails{.problem = "Cannot read a list from Slurm: " + why,
                            .expected = expected,
                            .got = "\"" + std::string(list) + "\""});
 }

@@ -1,5 +1,5 @@
 // What this process is doing now, for the monitor and for messages: the step, and the exchange with
-// other processes it is in. Begin and end of an exchange cost some 100 ns.
+// other processes that it is in. Beginning and ending an exchange costs about 100 ns.
 //
 //   progress.begin_step();
 //   { const auto operation = progress.collective("gather"); ... }   // waits for the others in here
@@ -24,15 +24,14 @@ struct ProgressSnapshot {
   bool collective = false;     // whether it is one that all processes take part in
   double since = 0;            // how long the operation, or the user's code, has gone on
 
-  // The last collectives begun, the newest last: that is number `number`.
+  // The names of the last collectives, the newest last, which has the number `number`.
   std::vector<std::string> recent = {};
-  // Whether the numbers can be compared with those of other processes. Not if several threads make
-  // collectives, or if an exchange was left by an exception, perhaps before it had reached the
-  // others.
+  // Whether the numbers can be compared with those of other processes. Not if several threads call
+  // collectives, or if an exception left an exchange, perhaps before it had reached the others.
   bool ordered = true;
 
-  double busy = 0;         // mean of the last steps
-  int64_t busy_steps = 0;  // how many those are
+  double busy = 0;         // mean time of the last steps without waits
+  int64_t busy_steps = 0;  // how many steps that is
 };
 
 // Thread-safe.
@@ -40,7 +39,7 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // An operation under way; ends with its scope. One that does not count does nothing.
+  // An operation, which ends with its scope. One that does not count does nothing.
   class [[nodiscard]] Operation {
    public:
     ~Operation();
@@ -57,24 +56,23 @@ class Progress {
 
   void begin_step();
 
-  // What a step has cost this process without waiting for others.
+  // How long a step took this process, without waiting for others.
   void note_step(double busy_seconds);
 
-  // An exchange that every process takes part in, in the same order and under the same name, which
-  // must be a literal. Two of them with the same number but different names can never meet. Those
-  // inside another are part of it. All must be made by one thread, that of the training; it is the
-  // one that makes the first.
+  // An exchange in which every process takes part, in the same order and under the same name, which
+  // must be a literal. Two of them with the same number but different names can never meet. One
+  // inside another is part of it. One thread must call all of them, that of the training: the one
+  // that calls the first.
   Operation collective(const char* name);
 
-  // The same in another thread, that the one of the training waits for: of autograd, in a backward.
+  // The same in another thread, for which that of the training waits: autograd's, in a backward.
   Operation collective_for_training(const char* name);
 
-  // Any other wait: for one process, or in an order of its own. Counts only in the thread of the
-  // training, as what threads beside it wait for does not hold it up; and not inside another
-  // operation.
+  // Any other wait: for one process, or in no common order. Counts only in the thread of the
+  // training, since waits of other threads do not hold it up, and not inside another operation.
   Operation wait(const char* name);
 
-  // From here on processes make different exchanges, and that is right (uneven inputs).
+  // From here on processes make different exchanges on purpose (uneven inputs).
   void lose_order();
 
   int64_t step() const;

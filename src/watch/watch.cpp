@@ -29,8 +29,8 @@ std::string operation_text(const ProgressSnapshot& progress) {
 }
 
 constexpr const char* kAdvice =
-    ". All processes must make the same exchanges in the same order: look for one that is made "
-    "only where a condition holds, or by loops of different length";
+    ". All processes must make the same exchanges in the same order: look for a call inside an if "
+    "that only some processes enter, or for loops of different length";
 
 bool is_one(const std::vector<int64_t>& ranks) { return ranks.size() == 1; }
 
@@ -43,7 +43,7 @@ std::string ranks_do(const std::vector<int64_t>& ranks, std::string what) {
   return ranks_text(ranks) + " " + what;
 }
 
-// Ranks of which the same is to be said, in the order of the first of each.
+// Groups ranks that share the same text, in the order of the first rank of each group.
 class RanksByText {
  public:
   void add(const std::string& what, int64_t rank) {
@@ -63,7 +63,8 @@ class RanksByText {
   std::vector<std::pair<std::string, std::vector<int64_t>>> groups_;
 };
 
-// What `progress` began as its collective of this number; nothing if it has not, or long ago.
+// The name of the collective with this number; nothing if the process has not begun it, or did long
+// ago.
 const std::string* collective_of(const ProgressSnapshot& progress, int64_t number) {
   const int64_t back = progress.number - number;
   const auto known = static_cast<int64_t>(progress.recent.size());
@@ -71,8 +72,8 @@ const std::string* collective_of(const ProgressSnapshot& progress, int64_t numbe
   return &progress.recent[static_cast<size_t>(known - 1 - back)];
 }
 
-// Whether the process will take no part in this collective any more. One that failed may have begun
-// it, but after a failure the connections are of no use.
+// Whether the process can no longer take part in this collective. One that failed may have begun it,
+// but after a failure its connections are useless.
 bool ended_before(const Heartbeat& heartbeat, int64_t number) {
   if (heartbeat.state == ProcessState::running) return false;
   const bool began = heartbeat.progress.number >= number;
@@ -142,10 +143,11 @@ double Watch::since(int64_t rank, double now) const {
 
 std::string Watch::place(int64_t rank) const {
   const auto& heartbeat = seen(rank).heartbeat;
-  if (!heartbeat) return "has not been heard of";
+  if (!heartbeat) return "has not reported anything yet";
   const ProgressSnapshot& progress = heartbeat->progress;
   if (heartbeat->state == ProcessState::left)
-    return "has finished after " + std::to_string(progress.number) + " exchanges";
+    return "has left the run after " + std::to_string(progress.number) +
+           (progress.number == 1 ? " exchange" : " exchanges");
   if (heartbeat->state == ProcessState::failed) return "has failed: " + heartbeat->message;
   const std::string step = "step " + std::to_string(progress.step);
   if (heartbeat->state == ProcessState::lost) {
@@ -156,7 +158,7 @@ std::string Watch::place(int64_t rank) const {
   return "is at " + step + ", in " + operation_text(progress);
 }
 
-// Processes in the same place are named together; each has been there for a time of its own.
+// Processes in the same place are named together, however long each has been there.
 std::string Watch::places(double now, const std::vector<int64_t>& ranks) const {
   RanksByText groups;
   for (const int64_t rank : ranks) {
@@ -191,7 +193,8 @@ std::string Watch::who_is_late(double now) const {
   return groups.text([](const std::string& what, const auto& who) { return ranks_do(who, what); });
 }
 
-// What the process has made instead of the exchange that this one waits in; empty if it has not.
+// What the process did instead of the exchange that this one waits in; empty if it did the same or
+// has not come so far.
 std::string Watch::made_instead(int64_t rank, int64_t number, const std::string& operation) const {
   const auto& other = seen(rank).heartbeat;
   if (!other || !other->progress.ordered) return "";
@@ -222,7 +225,7 @@ std::optional<std::string> Watch::mismatch(double now) const {
     if (!instead.empty())
       different.add(instead, rank);
     else if (other && other->progress.ordered && ended_before(*other, number))
-      // Its advice would be the same.
+      // Its message ends with the same advice.
       ended.add(place(rank).substr(0, place(rank).find(kAdvice)), rank);
     else
       rest.push_back(rank);
@@ -230,7 +233,7 @@ std::optional<std::string> Watch::mismatch(double now) const {
   std::string why = different.text([&](const std::string& what, const auto& ranks) {
     return "exchange " + std::to_string(number) + " of " + ranks_text(ranks) + " is " + what;
   });
-  // Where exchanges differ, the end of others is a consequence.
+  // If exchanges differ, the end of other processes is a consequence.
   if (why.empty())
     why = ended.text([](const std::string& what, const auto& who) { return ranks_do(who, what); });
   if (why.empty()) return std::nullopt;
@@ -259,7 +262,7 @@ std::vector<std::string> Watch::warnings(double now) {
   return texts;
 }
 
-// Those that have been in an operation for too long.
+// Processes that have been in an operation for too long.
 std::vector<int64_t> Watch::waiting(double now) const {
   std::vector<int64_t> ranks;
   for (int64_t rank = 0; rank < size_; ++rank) {
@@ -293,7 +296,7 @@ void Watch::say_silent(double now, std::vector<std::string>& texts) {
 void Watch::say_stuck(double now, std::vector<std::string>& texts) {
   const auto ranks = waiting(now);
   if (ranks.empty()) return;
-  // Those that have come furthest wait for all others.
+  // The processes that are furthest ahead wait for all others.
   int64_t number = 0;
   for (const int64_t rank : ranks) number = std::max(number, seen(rank).heartbeat->progress.number);
   std::vector<int64_t> waiters;
@@ -302,8 +305,8 @@ void Watch::say_stuck(double now, std::vector<std::string>& texts) {
   std::vector<int64_t> late;
   double duration = since(waiters.front(), now);
   for (const int64_t rank : waiters) duration = std::min(duration, since(rank, now));
-  // Of a wait that is no collective nobody knows who has come so far; those that do not wait have
-  // not.
+  // If the wait is not a collective, nobody knows who has reached it; processes that do not wait
+  // have not.
   const bool collective = seen(waiters.front()).heartbeat->progress.collective;
   for (int64_t rank = 0; rank < size_; ++rank) {
     const auto& heartbeat = seen(rank).heartbeat;
@@ -359,7 +362,7 @@ void Watch::say_slow(std::vector<std::string>& texts) {
     if (heartbeat->progress.busy_steps < options_.straggler_steps) return;
     times.push_back(heartbeat->progress.busy);
   }
-  // The lower one of an even number, so that of two processes one can be slow.
+  // The lower median of an even number, so that one of two processes can be slow.
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>((times.size() - 1) / 2);
   std::nth_element(times.begin(), middle, times.end());
   const double median = *middle;

@@ -1,5 +1,5 @@
-// What follows from the heartbeats of all processes: who holds the others up, who can never meet,
-// who is slow. No threads, no clock and no store: times are given, in seconds, so that tests can
+// Conclusions from the heartbeats of all processes: who holds the others up, who can never meet, who
+// is slow. No threads, no clock and no store: times are passed in, in seconds, so that tests can
 // present any history. Monitor (monitor.h) is the thread around it.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace accelerant::dist {
 
-// Times of options, in the unit of heartbeats.
+// Options have times in milliseconds, heartbeats in seconds.
 inline double seconds(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
@@ -24,31 +24,30 @@ class Watch {
  public:
   Watch(int64_t rank, int64_t size, const MonitorOptions& options);
 
-  // All heartbeats as they were read at `now`, this process's own as it is; nothing for a process
-  // that has not written yet.
+  // All heartbeats as read at `now`, and this process's own as it is; nothing for a process that has
+  // not written yet.
   void observe(double now, const std::vector<std::optional<Heartbeat>>& heartbeats);
 
-  // What is to be said now, each thing once and again at doubled intervals. Only one process says
-  // it: the first that is alive, as far as this one can tell.
+  // What to warn about now: everything once, and again at doubled intervals. Only one process warns:
+  // the first that is alive, as far as this one can tell.
   std::vector<std::string> warnings(double now);
 
-  // Why this process is blocked for ever: it is in a collective, and another process has begun a
-  // different one with the same number, or has ended before it. Both are facts that no later
-  // heartbeat can change, so one reading is enough, however old it is. The text has no subject: its
-  // reader knows the rank.
+  // Why this process is blocked forever: it is in a collective, and another process has begun a
+  // different one with the same number, or has left before it. No later heartbeat can change either,
+  // so one reading is enough, however old it is. The text has no subject: its reader knows the rank.
   std::optional<std::string> mismatch(double now) const;
 
   // What these processes were last seen doing: "rank 0 is at step 3, in gather (exchange 12); ranks
   // ...".
   std::string places(double now, const std::vector<int64_t>& ranks) const;
 
-  // Whom this process waits for, and where they are.
+  // The processes that this one waits for, and where they are.
   std::string who_is_late(double now) const;
 
-  // Those that are running, as far as is known, and have not written for three intervals.
+  // Processes that are running, as far as is known, and have not written for three intervals.
   std::vector<int64_t> silent(double now) const;
 
-  // Those that are running, as far as is known, and have begun fewer collectives than this process.
+  // Processes that are running, as far as is known, and have begun fewer collectives than this one.
   std::vector<int64_t> behind() const;
 
   const std::optional<Heartbeat>& heartbeat(int64_t rank) const;
@@ -58,7 +57,7 @@ class Watch {
     std::optional<Heartbeat> heartbeat = {};
     double at = 0;  // when the heartbeat was first read; without one: when looking began
   };
-  // When a thing was last said, and when to say it again.
+  // How long something had lasted when it was last said, and since when it lasts.
   struct Said {
     double at = 0;
     double since = 0;

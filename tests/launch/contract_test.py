@@ -1,4 +1,4 @@
-"""What ranks find: their environment, torchrun's; and a port at which they can meet."""
+"""What the launcher gives to ranks: the environment that torchrun sets, and a port where they can meet."""
 
 import os
 import socket
@@ -7,6 +7,9 @@ import sys
 
 import pytest
 from launching import clean_environment, finish, launch, python, shell, start
+
+OUR_OWN = {"ACCELERANT_ERROR_IS_REPORTED", "ACCELERANT_MASTER_LISTEN_FD", "ACCELERANT_SAVING_FILE"}
+
 
 def variables_of(result_bytes):
     entries = [entry for entry in result_bytes.split(b"\0") if b"=" in entry]
@@ -22,7 +25,7 @@ def ranks_of(tmp_path, options, env=None):
 
 
 def test_environment_is_that_of_torchrun(tmp_path):
-    """The same variables, and the same values where they can be."""
+    """The same variables, with the same values wherever possible."""
     for folder in "ours", "theirs":
         (tmp_path / folder).mkdir()
     outside = clean_environment()
@@ -35,9 +38,9 @@ def test_environment_is_that_of_torchrun(tmp_path):
     shells = {"PWD", "OLDPWD", "SHLVL", "_"}
     for our, their in zip(ours, theirs):
         added_by_us = set(our) - set(outside) - shells
-        # The last is how torchrun hands an option of its own on.
+        # torchrun uses the last one to pass on an option of its own.
         added_by_them = set(their) - set(outside) - shells - {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
-        assert added_by_us - {"ACCELERANT_MASTER_LISTEN_FD", "ACCELERANT_SAVING_FILE"} == added_by_them
+        assert added_by_us - OUR_OWN == added_by_them
         differing = {name for name in added_by_them if our[name] != their[name]}
         assert differing <= {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE",
                              "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS"}
@@ -129,7 +132,7 @@ def test_number_of_processes(tmp_path, options, env, count):
     assert len(ranks_of(tmp_path, options, clean_environment(**env))) == count
 
 
-# A rank 0 that accepts one connection from each other rank, and the others.
+# Rank 0 accepts one connection from each other rank; the others connect.
 MEET = """
     import os, socket
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -186,7 +189,7 @@ def test_a_foreign_torch_program():
 
 
 def test_the_socket_serves_c10ds_store():
-    """What the library does: TCPStoreOptions::masterListenFd."""
+    """The library uses the socket in this way: TCPStoreOptions::masterListenFd."""
     result = launch(["--num-processes", 2], python("""
         import os, torch.distributed as dist
         rank = int(os.environ["RANK"])
@@ -202,7 +205,7 @@ def test_the_socket_serves_c10ds_store():
 
 
 def test_nobody_else_holds_the_listening_socket():
-    """Or a connection after the death of rank 0 would wait instead of being refused."""
+    """Otherwise a connection after the death of rank 0 would wait instead of being refused."""
     result = launch(["--num-processes", 2, "--grace", 20], python("""
         import os, socket, signal, sys
         port = int(os.environ["MASTER_PORT"])
@@ -241,7 +244,7 @@ def test_a_port_in_use_is_an_error_before_anything_starts(tmp_path, family, addr
         port = server.getsockname()[1]
         result = launch([*options, "--main-process-port", port], ["touch", tmp_path / "started"])
     assert result.code == 2
-    assert f"port {port}, it is in use".encode() in result.err
+    assert f"port {port}: it is in use".encode() in result.err
     assert not (tmp_path / "started").exists()
 
 
@@ -279,7 +282,7 @@ def test_only_the_ranks_own_descriptors_are_open():
 
 
 def test_two_machines_on_this_one():
-    """Two launchers, as on two machines, with a torch program."""
+    """Two launchers, as on two machines, run a torch program."""
     options = ["--num-processes", 2, "--num-machines", 2, "--main-process-ip", "127.0.0.1", "--main-process-port",
                free_port()]
     launchers = [start([*options, "--machine-rank", rank], python(TORCH)) for rank in range(2)]

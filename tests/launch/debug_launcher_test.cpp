@@ -17,7 +17,7 @@ using accelerant::debug_launcher;
 using accelerant::DebugLauncherOptions;
 using accelerant::launch::Stream;
 
-// A rank runs this test again, and nothing else of the program.
+// A rank runs only this test of the program again.
 DebugLauncherOptions of_this_test(DebugLauncherOptions options = {}) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();
   options.arguments = {
@@ -97,7 +97,7 @@ TEST(DebugLauncher, ASignalIsAnError) {
 }
 
 TEST(DebugLauncher, HasADeadline) {
-  // A busy machine may need longer to get the ranks to sleep.
+  // On a busy machine it may take longer until the ranks sleep.
   std::string error;
   for (int seconds = 1; seconds < 100 && !contains(error, "err: sleeping"); seconds *= 2) {
     error = whole_error_of([&] {
@@ -117,7 +117,7 @@ TEST(DebugLauncher, NoticesRanksThatTakeAnotherWay) {
   DebugLauncherOptions options = of_this_test({.num_processes = 1});
   options.arguments = {{"--gtest_filter=None.Such"}};
   const std::string error = error_of([&] { debug_launcher([] {}, options); });
-  EXPECT_TRUE(contains(error, "rank 0 ended without coming to this call"));
+  EXPECT_TRUE(contains(error, "rank 0 ended without reaching this call"));
 }
 
 TEST(DebugLauncher, RefusesToBeNested) {

@@ -12,7 +12,7 @@
 #include "support/expect_error.h"
 #include "support/temp_folder.h"
 
-// The command's tests (launch/*_test.py) tell what a launch does; these are about the call.
+// These tests are about the call; launch/*_test.py test what a launch does, through the command.
 
 namespace {
 
@@ -54,7 +54,7 @@ TEST(Launcher, CountsRestarts) {
 }
 
 TEST(Launcher, TellsOnceThatRanksAreStillRunning) {
-  // Ranks see what was said in the launcher's standard error, which is a file here.
+  // Ranks read what the launcher said from its standard error, which is a file here.
   const std::string script = R"(
     echo $$ > $FOLDER/$RANK
     [ $RANK = 1 ] && { until [ -s $FOLDER/0 ]; do sleep 0.01; done; exit 0; }

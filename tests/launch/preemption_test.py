@@ -16,7 +16,7 @@ SAVER = """
 
 
 def said(result):
-    """The lines of the launcher; shells have a word to say of a child that a signal ends."""
+    """Only the launcher's lines; shells print a line of their own when a signal ends a child."""
     return [line for line in result.err_lines if line.startswith("[accelerant]")]
 
 
@@ -34,7 +34,7 @@ def test_a_signal_to_the_launcher(tmp_path, number):
 
 
 def test_ranks_that_stop_by_themselves_are_not_restarted(tmp_path):
-    """One rank got the signal, and the others have agreed to stop, too; they need a while to save."""
+    """One rank got the signal, and the others have agreed to stop too; they need a while to save."""
     result = launch(["--num-processes", 3, "--max-restarts", 2], shell(f"""
         echo $$ >> {tmp_path}/starts
         [ $RANK = 1 ] && {{ echo $$ > {tmp_path}/1.pid; exit 75; }}
@@ -55,7 +55,7 @@ def test_one_process_is_told_as_well(tmp_path):
 
 
 def test_a_rank_that_saves_is_not_killed_at_the_end_of_the_grace(tmp_path):
-    """Rank 0 ends when rank 1 has begun to save, which takes much longer than the grace."""
+    """Rank 0 ends when rank 1 has begun to save. Saving takes much longer than the grace period."""
     launcher = start(["--num-processes", 2, "--grace", 0.02], saver(tmp_path, f"""
         if [ $RANK = 1 ]; then touch {tmp_path}/saving; for i in $(seq 30); do sleep 0.02; done
         else while [ ! -e {tmp_path}/saving ]; do sleep 0.01; done; fi"""))
@@ -110,7 +110,7 @@ def test_ranks_that_had_ended_before_are_named(tmp_path):
 
 
 def test_a_user_signal_alone_stops_nobody(tmp_path):
-    """A rank may use it for something else."""
+    """A rank may use this signal for something else."""
     launcher = start(["--num-processes", 2], shell(f"""
         trap 'touch {tmp_path}/$RANK.asked' USR1
         echo $$ > {tmp_path}/$RANK.pid

@@ -23,7 +23,7 @@ TEST(RankTest, BodiesDoNotRunInTheParent) {
   EXPECT_EQ(rank(), -1);
 }
 
-// Each of the following starts itself as ranks and looks at how they fail.
+// Each of the following tests starts itself as ranks and checks how they fail.
 
 TEST(RankTest, AFailingExpectationFailsTheTestWithItsOutput) {
   if (rank_test::is_rank()) {

@@ -1,13 +1,17 @@
 #include "launch/report.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 namespace {
 
 using accelerant::ErrorReport;
+using accelerant::launch::describe_advice;
 using accelerant::launch::describe_early_ends;
+using accelerant::launch::describe_error;
 using accelerant::launch::describe_still_running;
 using accelerant::launch::RankResult;
+using accelerant::launch::rest_of_error;
 using accelerant::launch::without_error;
 
 RankResult rank_with_error(const std::string& message) {
@@ -36,8 +40,29 @@ TEST(Report, LeavesOutErrorsOfSeveralLinesAsAWhole) {
   const RankResult rank = rank_with_error("bad batch\n  expected 3\n}");
   EXPECT_EQ(without_error("{\n}\nError: bad batch\n  expected 3\n}\nbye\n", rank), "{\n}\nbye\n");
   EXPECT_EQ(without_error("Error: bad batch\nother\n", rank), "Error: bad batch\nother\n");
-  // Only the last lines are known, and they begin inside the error.
+  // Only the last lines are known, and the first of them is inside the error.
   EXPECT_EQ(without_error("  expected 3\n}\nbye\n", rank), "bye\n");
+}
+
+TEST(Report, LeavesOutTheFirstLineOfAnErrorThatIsReportedInFull) {
+  const RankResult rank = rank_with_error("bad batch\n  expected 3");
+  EXPECT_EQ(without_error("loading\n[rank 1] terminated: bad batch [...]\n", rank), "loading\n");
+}
+
+TEST(Report, ShowsErrorsWithoutStackFrames) {
+  const RankResult rank = rank_with_error(
+      "bad shape\nException raised from f at f.cpp:1 (most recent call first):\nframe #0: f()\n");
+  EXPECT_EQ(describe_error(rank), "bad shape");
+  EXPECT_EQ(rest_of_error(rank), "");
+  EXPECT_EQ(rest_of_error(rank_with_error("bad shape\nexpected 3\ngot 4")), "expected 3\ngot 4");
+}
+
+TEST(Report, SaysWhatToDoAboutASignal) {
+  RankResult rank = {.exit_code = 137, .signal = SIGKILL};
+  EXPECT_NE(describe_advice(rank).find("memory"), std::string::npos);
+  rank.error = ErrorReport{.message = "the cause"};
+  EXPECT_EQ(describe_advice(rank), "");
+  EXPECT_EQ(describe_advice({.exit_code = 3}), "");
 }
 
 TEST(Report, NamesRanksThatEndedEarly) {

@@ -79,7 +79,7 @@ TEST(RunRanks, HasADeadline) {
   options.timeout = std::chrono::milliseconds(200);
   auto run = run_ranks(options);
   EXPECT_TRUE(contains(run.report, "did not end within 0.2 s"));
-  // A busy machine may need longer to get the ranks to wait.
+  // On a busy machine it may take longer until the ranks wait.
   for (int seconds = 1; seconds < 100 && !contains(run.report, "out: waiting"); seconds *= 2) {
     options.timeout = std::chrono::seconds(seconds);
     run = run_ranks(options);
@@ -91,7 +91,7 @@ TEST(RunRanks, HasADeadline) {
 }
 
 TEST(RunRanks, EndsWithItsRanksNotWithTheirDaemons) {
-  // The daemon holds the pipe open, and is of the rank's process group.
+  // The daemon holds the pipe open and belongs to the rank's process group.
   const auto run = run_ranks(shell("sleep 1000 & echo $!", 1));
   EXPECT_TRUE(run.succeeded()) << run.report;
   const pid_t daemon = std::stoi(run.ranks[0].out);
@@ -135,7 +135,7 @@ TEST(RunRanks, TakesVariables) {
 }
 
 TEST(RunRanks, NamesTheEarliestErrorAsTheCause) {
-  // Rank 0 ends first, but rank 1 has had its error before.
+  // Rank 0 ends first, but rank 1 had its error earlier.
   const std::string script = R"(
     report() { echo "{\"message\": {\"message\": \"$1\", \"extraInfo\": {\"timestamp\": \"$2\",
                \"time\": $2.5}}}" > $TORCHELASTIC_ERROR_FILE; }
@@ -157,7 +157,7 @@ TEST(RunRanks, ReportsAnErrorOnce) {
   const auto run = run_ranks(shell(script, 1));
   EXPECT_EQ(run.report,
             "rank 0 of 1 failed: exit code 1\n--- rank 0: exit code 1\n"
-            "error: bad batch\nerr: loading\n");
+            "err: loading\nerror: bad batch\n");
   EXPECT_EQ(run.ranks[0].err, "loading\nterminated: bad batch\n");
 }
 

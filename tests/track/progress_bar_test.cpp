@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -137,7 +138,7 @@ TEST(RateMeter, IsExactForSteadyWorkAndForgetsOldWork) {
   RateMeter meter(10.0);
   for (int i = 0; i < 1000; ++i) meter.add(5, 0.1);
   EXPECT_NEAR(meter.rate(), 50, 1e-9);
-  for (int i = 0; i < 1000; ++i) meter.add(1, 0.1);  // ten times the memory
+  for (int i = 0; i < 1000; ++i) meter.add(1, 0.1);  // ten times the meter's memory
   EXPECT_NEAR(meter.rate(), 10, 0.01);
 }
 
@@ -148,7 +149,7 @@ TEST(RateMeter, PassesOverABrokenClock) {
   EXPECT_DOUBLE_EQ(meter.rate(), 5);
 }
 
-// What a bar writes, taken from a file.
+// Collects what a bar writes in a temporary file.
 class ProgressBarOutput : public testing::Test {
  protected:
   ProgressBarOutput() : stream_(std::tmpfile(), &std::fclose) {}
@@ -184,10 +185,62 @@ TEST_F(ProgressBarOutput, AFileGetsPlainLinesAndALastOne) {
 }
 
 TEST_F(ProgressBarOutput, BetweenIntervalsNothingIsWritten) {
-  ProgressBar bar({.total = 1000, .stream = stream_.get(), .plain_interval = 3600});
-  for (int i = 0; i < 1000; ++i) bar.advance();
+  ProgressBar bar({.total = 1001, .stream = stream_.get(), .plain_interval = 3600});
+  for (int i = 0; i < 999; ++i) bar.advance();
   EXPECT_FALSE(bar.due());
+  bar.advance();
+  bar.advance();
   EXPECT_EQ(written(), "");
+}
+
+TEST_F(ProgressBarOutput, TheLastLineShowsTheLastValues) {
+  {
+    // The run is far shorter than an interval.
+    ProgressBar bar({.total = 10, .stream = stream_.get(), .plain_interval = 3600});
+    std::vector<int> asked;
+    for (const int i : {0, 1, 2, 3}) {
+      if (bar.due()) {
+        bar.set("loss", i);
+        asked.push_back(i);
+      }
+      bar.advance(i < 3 ? 3 : 1);  // the last batch is smaller
+    }
+    EXPECT_EQ(asked, (std::vector<int>{0, 3}));
+  }
+  EXPECT_NE(written().find("100% 10/10 it"), std::string::npos) << written();
+  EXPECT_NE(written().find("loss 3\n"), std::string::npos) << written();
+}
+
+TEST_F(ProgressBarOutput, ABarGoesOnWhereAnEarlierRunStopped) {
+  ProgressBar bar({.total = 32, .initial = 24, .stream = stream_.get(), .plain_interval = 0});
+  EXPECT_EQ(bar.state().done, 24);
+  for (int i = 0; i < 8; ++i) bar.advance();
+  const ProgressState state = bar.state();
+  EXPECT_EQ(state.done, 32);
+  bar.finish();
+  // Work done before counts neither for the rate nor for the final average.
+  EXPECT_NEAR(bar.state().rate * bar.state().elapsed, 8, 1e-6);
+  const std::string text = written();
+  EXPECT_EQ(text.rfind("78% 25/32 it", 0), 0U) << text;
+  EXPECT_NE(text.find("100% 32/32 it"), std::string::npos) << text;
+}
+
+struct MadeUpLoader {
+  std::optional<int64_t> whole;
+  std::optional<int64_t> left;
+  std::optional<int64_t> length() const { return whole; }
+  std::optional<int64_t> batches_left() const { return left; }
+};
+
+TEST_F(ProgressBarOutput, ABarOverALoaderStartsWhereItsNextLoopDoes) {
+  const ProgressBar resumed(MadeUpLoader{32, 8}, {.stream = stream_.get()});
+  EXPECT_EQ(resumed.state().total, 32);
+  EXPECT_EQ(resumed.state().done, 24);
+  const ProgressBar fresh(MadeUpLoader{32, 32}, {.stream = stream_.get()});
+  EXPECT_EQ(fresh.state().done, 0);
+  const ProgressBar stream(MadeUpLoader{}, {.stream = stream_.get()});  // of unknown length
+  EXPECT_EQ(stream.state().total, 0);
+  EXPECT_EQ(stream.state().done, 0);
 }
 
 TEST_F(ProgressBarOutput, ATerminalLineIsRedrawnAndEnded) {
@@ -238,6 +291,8 @@ TEST_F(ProgressBarOutput, ValuesKeepTheirOrderAndReadableForm) {
 
 TEST(ProgressBarOptions, BadValuesAreErrors) {
   EXPECT_THROW(ProgressBar({.total = -1}), Error);
+  EXPECT_THROW(ProgressBar({.total = 5, .initial = 6}), Error);
+  EXPECT_THROW(ProgressBar({.initial = -1}), Error);
   EXPECT_THROW(ProgressBar({.stream = nullptr}), Error);
   EXPECT_THROW(ProgressBar({.refresh_interval = -0.1}), Error);
   EXPECT_THROW(ProgressBar({.plain_interval = std::numeric_limits<double>::quiet_NaN()}), Error);

@@ -1,4 +1,4 @@
-// The line that says where the time went.
+// The line that shows where the time went.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -24,15 +24,21 @@ TEST(SummaryLine, TellsShares) {
                                   {Phase::reduction, 0.2},
                                   {Phase::step, 0.32}},
                                  1250)),
-            "time of 1,250 steps: 12 % data, 30 % forward, 45 % backward, 5 % reduction, 8 % step; "
-            "3.2 ms a step");
+            "time of 1,250 updates: 12 % data, 30 % forward, 45 % backward, 5 % reduction, "
+            "8 % step; 3.2 ms per update");
 }
 
 TEST(SummaryLine, PutsSmallPartsTogether) {
   EXPECT_EQ(summary_line(made_up(1, {{Phase::forward, 0.5}, {Phase::schedule, 0.004}}, 1)),
-            "time of 1 step: 50 % forward, 50 % other; 1.0 s a step");
+            "time of 1 update: 50 % forward, 50 % other; 1.0 s per update");
   EXPECT_EQ(summary_line(made_up(2e-4, {{Phase::step, 2e-4}}, 10)),
-            "time of 10 steps: 100 % step; 20 us a step");
+            "time of 10 updates: 100 % step; 20 us per update");
+}
+
+TEST(SummaryLine, LeavesEvaluationOutOfTheTimePerUpdate) {
+  EXPECT_EQ(summary_line(made_up(4, {{Phase::forward, 3}, {Phase::evaluation, 1}}, 1000)),
+            "time of 1,000 updates: 75 % forward, 25 % evaluation; 3.0 ms per update, evaluation "
+            "not counted");
 }
 
 TEST(SummaryLine, SaysSoWhereThereIsLittleToTell) {
@@ -41,7 +47,7 @@ TEST(SummaryLine, SaysSoWhereThereIsLittleToTell) {
   EXPECT_EQ(summary_line(made_up(0.5, {}, 0)), "time of 500 ms: 100 % other");
   EXPECT_EQ(summary_line({}), "time of 0.0 us: nothing was recorded");
   EXPECT_EQ(summary_line(made_up(1e4, {{Phase::step, 1e4}}, 1'234'567)),
-            "time of 1,234,567 steps: 100 % step; 8.1 ms a step");
+            "time of 1,234,567 updates: 100 % step; 8.1 ms per update");
 }
 
 }  // namespace

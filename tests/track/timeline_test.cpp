@@ -45,7 +45,7 @@ double end_of(const json& span) {
   return span.at("ts").get<double>() + span.at("dur").get<double>();
 }
 
-// Until the clock has gone on, so that no two moments are the same.
+// Waits until the clock has moved on, so that no two moments are the same.
 void pass_time(Clock::duration duration = 10us) {
   for (const auto until = Clock::now() + duration; Clock::now() < until;) {
   }
@@ -116,7 +116,7 @@ TEST(Timeline, AnExceptionEndsSpans) {
     throw 1;
   } catch (int) {
   }
-  const auto phase = timeline.span(Phase::step);  // not inside of the one that was left
+  const auto phase = timeline.span(Phase::step);  // not inside the one that has ended
   EXPECT_EQ(names_of(spans_of(timeline)), (std::vector<std::string>{"backward"}));
 }
 
@@ -125,7 +125,7 @@ TEST(Timeline, KeepsMomentsAndNumbers) {
   timeline.start();
   timeline.instant("now");
   timeline.counter("loss", 0.25);
-  timeline.counter("loss", std::numeric_limits<double>::quiet_NaN());  // JSON has none
+  timeline.counter("loss", std::numeric_limits<double>::quiet_NaN());  // JSON has no NaN
   timeline.counter("loss", std::numeric_limits<double>::infinity());
   const json trace = json::parse(timeline.to_json());
   const auto moments = events_of(trace, "i");
@@ -174,7 +174,7 @@ TEST(Timeline, StartsAnew) {
   { const auto span = timeline.span("while off"); }
   EXPECT_EQ(timeline.events(), 1);
   timeline.start();
-  under_way.end();  // belongs to what is gone
+  under_way.end();  // belongs to the earlier recording
   { const auto span = timeline.span("new"); }
   EXPECT_EQ(names_of(spans_of(timeline)), (std::vector<std::string>{"new"}));
   EXPECT_EQ(timeline.phase_times().count(Phase::forward), 0);
@@ -259,7 +259,7 @@ TEST(Timeline, KeepsTheNameOfAThreadThatLives) {
   EXPECT_EQ(names[2].at("args").at("name"), "me");
 }
 
-// Everything at once, for the thread sanitizer; and nothing is lost that the numbers do not tell.
+// Everything at once, for the thread sanitizer.
 TEST(Timeline, ThreadsWriteWhileOthersReadStartAndStop) {
   Timeline timeline({.max_events = 5000});
   std::atomic<bool> is_over = false;
@@ -270,7 +270,7 @@ TEST(Timeline, ThreadsWriteWhileOthersReadStartAndStop) {
         const auto phase = timeline.span(Phase::forward);
         const auto named = timeline.span(std::string("made here"));
         timeline.counter("number", 1);
-        // One that ends at once, too.
+        // Also a thread that ends at once.
         std::thread([&] { const auto span = timeline.span("short"); }).join();
       }
     });
@@ -363,7 +363,7 @@ TEST(PhaseTimes, CountEachMomentOnce) {
               lengths["backward"] - lengths["gather"] - lengths["reduction"], 1e-8);
   EXPECT_EQ(times.count(Phase::backward), 1);
   EXPECT_GE(times.total, lengths["backward"] + 1e-3);
-  EXPECT_EQ(times.total, timeline.phase_times().total);  // it stands still
+  EXPECT_EQ(times.total, timeline.phase_times().total);  // the clock has stopped
 }
 
 TEST(PhaseTimes, ExchangesForDataAndSavesCountForThose) {
@@ -375,6 +375,47 @@ TEST(PhaseTimes, ExchangesForDataAndSavesCountForThose) {
   }
   EXPECT_EQ(timeline.phase_times().count(Phase::exchange), 1);
   EXPECT_EQ(timeline.events(), 6);
+}
+
+// A phase that takes a millisecond.
+void pass_phase(Timeline& timeline, Phase phase) {
+  const auto span = timeline.span(phase);
+  pass_time(1ms);
+}
+
+TEST(PhaseTimes, ALoopOfEvaluationCountsAsAWhole) {
+  Timeline timeline;
+  timeline.start();
+  for (int batch = 0; batch < 3; ++batch) {
+    pass_phase(timeline, Phase::data);
+    pass_phase(timeline, Phase::evaluation);
+    pass_time(1ms);  // metrics
+    pass_phase(timeline, Phase::exchange);
+  }
+  timeline.stop();
+  const PhaseTimes times = timeline.phase_times();
+  EXPECT_GE(times.of(Phase::evaluation), 9e-3);  // from the first forward to the last
+  // What comes before the first forward and after the last may belong to the training.
+  EXPECT_LT(times.of(Phase::data), 0.3 * times.of(Phase::evaluation));
+  EXPECT_LT(times.of(Phase::exchange), 0.3 * times.of(Phase::evaluation));
+  EXPECT_EQ(times.count(Phase::data), 3);
+  double sum = 0;
+  for (const double seconds : times.seconds) sum += seconds;
+  EXPECT_LE(sum, times.total);
+}
+
+TEST(PhaseTimes, AForwardWithoutGradientsInATrainingStepCountsAlone) {
+  Timeline timeline;
+  timeline.start();
+  for (int batch = 0; batch < 3; ++batch) {
+    for (const Phase phase : {Phase::data, Phase::evaluation, Phase::forward, Phase::step}) {
+      pass_phase(timeline, phase);
+    }
+  }
+  timeline.stop();
+  const PhaseTimes times = timeline.phase_times();
+  EXPECT_GE(times.of(Phase::data), 3e-3);
+  EXPECT_LT(times.of(Phase::evaluation), 0.5 * times.total);
 }
 
 TEST(PhaseTimes, AreThoseOfTheBusiestThread) {

@@ -1,4 +1,4 @@
-"""Traces of real trainings by the rules of Chrome's trace format, merge-traces, and schedules as of torch.profiler."""
+"""Traces of real training runs follow Chrome's trace format; merge-traces; schedules like those of torch.profiler."""
 
 import collections
 import json
@@ -26,7 +26,7 @@ def strict_load(path):
 
 
 def check_events(events):
-    """The rules of the format: fields, types, and spans of a thread that nest."""
+    """Checks the rules of the format: fields, types, and that the spans of a thread nest."""
     open_spans = collections.defaultdict(list)
     for event in events:
         kind = event["ph"]
@@ -79,20 +79,20 @@ def test_every_rank_writes_a_trace(trained):
         assert counts["gather"] == 2 and counts["save"] == counts["write checkpoint"] == 2
         assert all(counts[f"step #{number}"] == 1 for number in range(8))
     lines = [line for line in result.err_lines if "time of" in line]
-    assert len(lines) == 1 and "[rank 0] time of 8 steps: " in lines[0], result
+    assert len(lines) == 1 and "[rank 0] time of 8 updates: " in lines[0], result
 
 
 def test_merged_they_tell_one_story(trained, tmp_path):
     folder, _ = trained
     result = run("merge-traces", folder / "traces", tmp_path / "all.json")
     for rank in range(2):
-        assert f"rank {rank}: time of 8 steps: " in result.stdout
+        assert f"rank {rank}: time of 8 updates: " in result.stdout
     merged = strict_load(tmp_path / "all.json")
     parts = {path.name: strict_load(path) for path in (folder / "traces").glob("*_*.json")}
     events = merged["traceEvents"]
     check_events([event for event in events if event["pid"] in (0, 1)])
 
-    # Nothing is lost, and every event is at the time of day it was. Torch's times have half nanoseconds.
+    # Nothing is lost, and every event keeps its time of day. Torch's times have half nanoseconds.
     def moments(*traces):
         return sorted((event["name"], trace["baseTimeNanoseconds"] + round(event["ts"] * 1000))
                       for trace in traces for event in trace["traceEvents"] if event["ph"] == "X")
@@ -106,14 +106,14 @@ def test_merged_they_tell_one_story(trained, tmp_path):
     kernels = {event["pid"] for event in events if event["name"].startswith("aten::")}
     assert sorted(names[pid] for pid in kernels) == ["rank 0 kernels CPU", "rank 1 kernels CPU"]
 
-    # One machine, one clock: both ranks leave an exchange of gradients within a step of each other, and the
-    # operators of a rank are in the time of its profile.
+    # On one machine there is one clock: both ranks leave an exchange of gradients within a step of each other, and
+    # the operators of a rank lie within the time of its profile.
     def of(rank, name):
         return [event for event in events if event["pid"] == rank and event["name"] == name]
     for here, there in zip(of(0, "reduction"), of(1, "backward"), strict=True):
         assert here["ts"] + here["dur"] >= there["ts"]
 
-    # Arrows of one trace never end in another. Some have two ends in torch's own traces.
+    # Arrows of one trace never end in another. In torch's own traces, some have two ends.
     def uses_of_arrows(trace):
         arrows = collections.Counter((event["ph"], event["id"]) for event in trace if event["ph"] in "sf")
         return list(arrows.values())
@@ -126,8 +126,8 @@ def test_merge_puts_the_trace_beside(trained, tmp_path):
     copy = tmp_path / "traces"
     copy.mkdir()
     (copy / "profile_1.json").write_bytes((folder / "traces/profile_1.json").read_bytes())
-    for _ in range(2):  # what it wrote is not one of its inputs
-        assert "merged 1 files" in run("merge-traces", copy).stdout
+    for _ in range(2):  # the second time, its own output must not be an input
+        assert "merged 1 file into" in run("merge-traces", copy).stdout
     assert len(list(copy.iterdir())) == 2
     own = strict_load(copy / "profile_1.json")["traceEvents"]
     assert len(strict_load(copy / "trace.json")["traceEvents"]) == len(own)

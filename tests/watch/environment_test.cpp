@@ -23,7 +23,7 @@ Environment detect(const Variables& variables) {
   });
 }
 
-// `variables` with some changed. An empty value takes a variable away.
+// `variables` with some changes. An empty value unsets a variable.
 Variables with(Variables variables, const Variables& changes) {
   for (const auto& [name, value] : changes) variables[name] = value;
   return variables;
@@ -223,7 +223,7 @@ TEST(EnvironmentTest, JobsHavePortsOfTheirOwn) {
                 .master_port);
 }
 
-// --- What is left out -----------------------------------------------------------------------------
+// --- Missing variables ---------------------------------------------------------------------------
 
 TEST(EnvironmentTest, HalfOfASetIsAnError) {
   EXPECT_TRUE(contains(refusal_of({{"RANK", "0"}}), "RANK=0 without WORLD_SIZE"));
@@ -255,7 +255,8 @@ TEST(EnvironmentTest, SeveralMachinesNeedAnAddress) {
   const auto text = refusal_of(two_machines);
   EXPECT_TRUE(contains(text, "MASTER_ADDR"));
   EXPECT_TRUE(contains(text, "mpirun -x MASTER_ADDR="));
-  // Of the allocation: the step is that of mpirun's helpers, on the other machines only.
+  // The address comes from the allocation: the step belongs to mpirun's helpers, which run only on
+  // the other machines.
   const auto in_allocation = detect(with(two_machines, {{"SLURM_STEP_ID", "0"},
                                                         {"SLURM_PROCID", "0"},
                                                         {"SLURM_NTASKS", "1"},
@@ -264,7 +265,7 @@ TEST(EnvironmentTest, SeveralMachinesNeedAnAddress) {
   EXPECT_EQ(in_allocation.master_address, "big1");
 }
 
-// --- What cannot be -------------------------------------------------------------------------------
+// --- Impossible values ---------------------------------------------------------------------------
 
 TEST(EnvironmentTest, NumbersAreReadStrictly) {
   for (const char* bad : {"5x", " 5", "-1", "+5", "0x5", "5.0", "99999999999999999999"})
@@ -283,7 +284,11 @@ TEST(EnvironmentTest, NumbersAreReadStrictly) {
 }
 
 TEST(EnvironmentTest, NumbersOutOfRangeAreAnError) {
-  EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"RANK", "8"}})), "RANK=8 and WORLD_SIZE=8"));
+  EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"RANK", "8"}})),
+                       "RANK is out of range: expected 0 to 7, as WORLD_SIZE=8, got RANK=8"));
+  // Even if other variables are missing too.
+  EXPECT_TRUE(contains(refusal_of({{"RANK", "2"}, {"WORLD_SIZE", "2"}}),
+                       "expected 0 to 1, as WORLD_SIZE=2, got RANK=2"));
   EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"LOCAL_RANK", "4"}})),
                        "LOCAL_RANK=4 and LOCAL_WORLD_SIZE=4"));
   EXPECT_TRUE(contains(refusal_of(with(torchrun, {{"LOCAL_WORLD_SIZE", "9"}})),
@@ -306,7 +311,7 @@ TEST(EnvironmentTest, ContradictionsBetweenLaunchersAreAnError) {
 }
 
 TEST(EnvironmentTest, LaunchersThatAgreeComplementEachOther) {
-  // A script that passes on what srun says, for programs that read torch's variables only.
+  // A script that passes srun's values on to programs that read only torch's variables.
   const auto environment =
       detect(with(srun, {{"RANK", "5"}, {"WORLD_SIZE", "7"}, {"MASTER_ADDR", "big03"}}));
   EXPECT_EQ(environment.launcher, Launcher::torch);

@@ -40,18 +40,17 @@ TEST(FailureTest, ErrorsSayEachThingOnce) {
   }
   for (const char* text : {"[pair.cc:144] Timed out waiting 6000ms for recv operation to complete",
                            "[buffer.cc:72] Application timeout caused pair closure"}) {
-    EXPECT_EQ(
-        translated(text),
-        "There was no answer; where processes are only slow, raise the timeout of the process "
-        "group. Rank 1 of 4 waited too long for the others (gather, step 30): " +
-            std::string(text));
+    EXPECT_EQ(translated(text),
+              "There was no answer; if processes are only slow, raise the timeout of the process "
+              "group. Rank 1 of 4 waited too long for the others (gather, step 30): " +
+                  std::string(text));
   }
   EXPECT_EQ(translated("unsupported type"),
             "Unsupported type; look at the output of the other processes for the first error. Rank "
             "1 of 4 failed to exchange data (gather, step 30)");
 }
 
-// In the report, and behind the rank and step of standard error.
+// It is used where rank and step are given separately: in the report and on standard error.
 TEST(FailureTest, TheBriefFormLeavesOutRankAndStep) {
   try {
     rethrow_as_error(std::make_exception_ptr(std::runtime_error("Broken pipe")),
@@ -82,13 +81,13 @@ TEST(FailureTest, AnErrorOfOursStaysAsItIs) {
   EXPECT_EQ(text, "as it is");
 }
 
-// In processes of their own, which end.
+// Each test ends a process of its own.
 class FailureDeathTest : public testing::Test {
  protected:
   FailureDeathTest() {
     GTEST_FLAG_SET(death_test_style, "threadsafe");
     if (rank_test::is_rank()) return;
-    // The same in the process of the death test, which runs this again.
+    // The process of the death test runs this again and must use the same folder.
     if (std::getenv("FAILURE_TEST_FOLDER") == nullptr) {
       char folder[] = "/tmp/failure_test.XXXXXX";
       setenv("FAILURE_TEST_FOLDER", mkdtemp(folder), 1);
@@ -135,8 +134,8 @@ TEST_F(FailureDeathTest, AStuckProcessIsEnded) {
   EXPECT_EQ(report->step, 7);
 }
 
-// In a rank, from the start on: the program fails before it has an Accelerator. The handler is set
-// when the program is loaded, so it is another program: this one, as a rank.
+// A rank reports from the start: here it fails before it has an Accelerator. The handler is set
+// when the program is loaded, so the test starts this program again as a rank.
 TEST_F(FailureDeathTest, AnExceptionBeforeThereIsAHandlerIsReported) {
   if (rank_test::is_rank()) {
     std::thread([] { throw std::runtime_error("no such file"); }).join();
@@ -152,7 +151,7 @@ TEST_F(FailureDeathTest, AnExceptionBeforeThereIsAHandlerIsReported) {
   EXPECT_TRUE(contains(result.ranks[0].err, "[rank 0] terminated: no such file"));
 }
 
-// Its failure is not that of the rank, which may live on and end for another reason.
+// The rank itself has not failed; it may go on and end for another reason.
 TEST_F(FailureDeathTest, AProgramThatARankStartsWritesNoReport) {
   if (std::getenv("FAILURE_TEST_HELPER") != nullptr) {
     std::thread([] { throw std::runtime_error("only a helper"); }).join();
@@ -190,8 +189,33 @@ TEST_F(FailureDeathTest, AProgramThatARankStartsWritesNoReport) {
   std::abort();
 }
 
-// Only the stack: the words of the program stay, whatever they are. There is no step before the
-// first.
+[[noreturn]] void fail_with_many_lines() {
+  ::setenv("ACCELERANT_ERROR_IS_REPORTED", "1", 1);
+  Progress progress;
+  const FailureHandler handler(3, progress, nullptr);
+  std::thread([] { throw std::runtime_error("different models\n  weight\n  bias"); }).join();
+  std::abort();
+}
+
+// The launcher prints the whole error.
+TEST_F(FailureDeathTest, OfALongErrorThatIsReportedOnlyTheFirstLineIsPrinted) {
+  EXPECT_EXIT(fail_with_many_lines(), testing::ExitedWithCode(1),
+              "terminated: different models \\[\\.\\.\\.\\]\n$");
+  const auto report = accelerant::read_error_report(report_);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->message, "different models\n  weight\n  bias");
+}
+
+TEST_F(FailureDeathTest, StackFramesAreNotPrintedUnlessAskedFor) {
+  EXPECT_EXIT(fail_at_step_0(), testing::ExitedWithCode(1), "high learning rate\n$");
+  unlink(report_.c_str());
+  ::setenv("TORCH_SHOW_CPP_STACKTRACES", "1", 1);
+  EXPECT_EXIT(fail_at_step_0(), testing::ExitedWithCode(1), "high learning rate\nframe #0: x\n$");
+  ::unsetenv("TORCH_SHOW_CPP_STACKTRACES");
+}
+
+// Only the stack is removed; the program's own words stay, whatever they are. Before the first
+// step, the report has no step.
 TEST_F(FailureDeathTest, TheReportHasTheWordsOfTheProgram) {
   EXPECT_EXIT(fail_at_step_0(), testing::ExitedWithCode(1), "\\[rank 3\\] terminated: the loss");
   const auto report = accelerant::read_error_report(report_);

@@ -24,7 +24,7 @@ using accelerant::dist::ProcessState;
 using accelerant::dist::Progress;
 using std::chrono::milliseconds;
 
-// A store in memory, which can stop answering.
+// A store in memory that can stop answering.
 struct Shared {
   std::mutex mutex = {};
   std::vector<std::string> texts = {};
@@ -53,7 +53,7 @@ class MemoryBoard : public Board {
   size_t rank_;
 };
 
-// What the monitors say, for tests that wait until they say it.
+// What the monitors say. Tests can wait for a text.
 class Said {
  public:
   Said() {
@@ -67,7 +67,7 @@ class Said {
     changed_.notify_all();
   }
 
-  // The first text with this part in it; empty if none comes in a long time.
+  // A text that contains this part; empty if none comes for a long time.
   std::string await(const std::string& part) {
     std::unique_lock lock(mutex_);
     std::string found;
@@ -91,7 +91,7 @@ class Said {
   accelerant::LogHandler before_;
 };
 
-// All processes of a run, in this one.
+// All processes of a run, simulated in this process.
 struct Processes {
   explicit Processes(size_t size, const MonitorOptions& monitor_options)
       : progress(size), options(monitor_options) {
@@ -111,7 +111,7 @@ struct Processes {
                                   }));
   }
 
-  // Until the heartbeat of a rank names this.
+  // Waits until the heartbeat of a rank contains this text.
   void await_heartbeat(size_t rank, const std::string& part) {
     for (int i = 0; i < 20'000; ++i) {
       {
@@ -123,7 +123,7 @@ struct Processes {
     ADD_FAILURE() << "rank " << rank << " has written nothing of " << part;
   }
 
-  Said said;  // also by ranks that would have ended
+  Said said;  // includes what ranks say that would have ended
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
   std::vector<Progress> progress;
   MonitorOptions options;
@@ -152,7 +152,7 @@ TEST(MonitorTest, EveryProcessThatIsBlockedForEverIsTold) {
   run.start();
   const auto gather = run.progress[0].collective("gather");
   const auto also = run.progress[1].collective("gather");
-  // Else the first of them that is blocked has only one of them to name.
+  // Otherwise rank 2 could name only the one of them whose heartbeat it has seen.
   for (const size_t rank : {0U, 1U}) run.await_heartbeat(rank, "gather");
   const auto barrier = run.progress[2].collective("barrier");
   EXPECT_TRUE(contains(run.said.await("rank 0: is blocked in"), "exchange 1 of rank 2 is barrier"));
@@ -165,7 +165,7 @@ TEST(MonitorTest, AProcessThatHasLeftIsNotWaitedFor) {
   run.start();
   run.monitors[1]->stop();
   const auto gather = run.progress[0].collective("gather");
-  EXPECT_TRUE(contains(run.said.await("can never complete"), "rank 1 has finished"));
+  EXPECT_TRUE(contains(run.said.await("can never complete"), "rank 1 has left the run"));
 }
 
 TEST(MonitorTest, SaysThatTheStoreIsSilent) {
@@ -192,12 +192,12 @@ TEST(MonitorTest, NothingIsSaidOfProcessesThatEnd) {
 TEST(MonitorTest, WhoEnded) {
   Processes run(3, quick());
   run.start();
-  // 1 and 0 have lost a connection; so it must have been that of 2.
+  // Ranks 1 and 0 have lost a connection, so rank 2 must have ended.
   run.monitors[1]->fail(ProcessState::lost, "Connection closed by peer");
   run.monitors[0]->fail(ProcessState::lost, "Connection closed by peer");
   EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)).cause,
             "rank 2 has ended without a word");
-  // Unless it says so.
+  // If rank 2 says why, its own words are used.
   run.monitors[2]->fail(ProcessState::failed, "out of memory");
   EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(5000)).cause, "rank 2 failed: out of memory");
 }
@@ -209,9 +209,10 @@ TEST(MonitorTest, WhoEndedIsNotKnownForLong) {
   EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)).cause,
             "of ranks 1 and 2 at least one has ended without a word");
   run.shared->answers = false;
-  EXPECT_EQ(run.monitors[0]->who_ended(milliseconds(50)).cause,
-            "the store does not answer either: the process that serves it, rank 0 or the launcher, "
-            "has ended or is cut off");
+  EXPECT_EQ(
+      run.monitors[0]->who_ended(milliseconds(50)).cause,
+      "the store does not answer either: the process that serves it (rank 0, or the launcher) "
+      "has ended or is cut off");
 }
 
 TEST(MonitorTest, WhoIsLate) {
@@ -221,7 +222,7 @@ TEST(MonitorTest, WhoIsLate) {
   run.start();
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   std::string text;
-  // Not before its heartbeat is there, nor while it is late on a busy machine.
+  // This takes until the heartbeat of rank 1 arrives, which may be late on a busy machine.
   while (text != "rank 1 is behind, at step 1, in user code") {
     ASSERT_LT(std::chrono::steady_clock::now(), patience) << text;
     text = run.monitors[0]->who_is_late(milliseconds(1000));

@@ -75,7 +75,7 @@ class ListWriter {
     for (std::string& name : made) name += text;
   }
 
-  // Brackets with ranges: for each a width, and a number of values from a start that has it.
+  // Brackets with ranges, each with a width of its own.
   void numbers(Names& made) {
     Names values;
     list += '[';
@@ -90,7 +90,7 @@ class ListWriter {
         while (digits.size() < width) digits = '0' + digits;
         return digits;
       };
-      // Written as wide as the first, as Slurm does.
+      // All numbers are padded to the width of the first, as Slurm does.
       for (int number = first; number <= last; ++number) values.push_back(padded(number));
       list += padded(first);
       if (last > first || pick(0, 1) == 1) list += '-' + padded(last);
@@ -155,7 +155,8 @@ TEST(AddressTest, AMasterThatCannotBeResolvedIsAnError) {
 }
 
 TEST(AddressTest, BetweenMachinesItIsNeverLoopback) {
-  // As Debian resolves the machine's own name. Without another interface there is no answer.
+  // Debian resolves the machine's own name to this address. Without another interface there is no
+  // answer.
   try {
     const std::string address = gloo_endpoint(one_of_two_machines("127.0.1.1")).name;
     EXPECT_FALSE(address.empty());
@@ -175,7 +176,7 @@ TEST(AddressTest, ChoosesAnInterfaceThatLeadsOut) {
                                {.interface = "eth0", .address = "fe80::1"},
                                {.interface = "eth0", .address = "2001:db8::5"}}),
             "2001:db8::5");
-  // Between two containers the bridge may be all there is.
+  // Between two containers the bridge may be the only interface.
   EXPECT_EQ(address_to_others({{.interface = "veth1", .address = "10.9.0.1"}}), "10.9.0.1");
   EXPECT_EQ(address_to_others({{.interface = "lo", .address = "127.0.0.1", .loopback = true},
                                {.interface = "eth0", .address = "fe80::1"}}),

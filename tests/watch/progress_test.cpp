@@ -69,7 +69,7 @@ TEST(ProgressTest, OneThreadMakesTheCollectives) {
   { const auto operation = progress.collective("gather"); }
   std::thread([&] {
     const auto operation = progress.wait("receiving");
-    EXPECT_EQ(progress.snapshot().operation, "");  // does not hold the training up
+    EXPECT_EQ(progress.snapshot().operation, "");  // does not hold up the training
   }).join();
   EXPECT_TRUE(progress.snapshot().ordered);
   std::thread([&] { const auto operation = progress.collective("gather"); }).join();

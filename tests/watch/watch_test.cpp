@@ -21,7 +21,7 @@ using accelerant::dist::Watch;
 
 using Texts = std::vector<std::string>;
 
-// Processes whose doings the test tells, seen by one of them. Time passes as the test says.
+// Processes whose actions the test scripts, as one of them sees them. The test also sets the time.
 class World {
  public:
   explicit World(int64_t size, int64_t rank = 0, const MonitorOptions& options = {})
@@ -32,7 +32,7 @@ class World {
     }
   }
 
-  // In a collective, or (empty) in the user's code.
+  // The rank is in an operation or, if that is empty, in the user's code.
   void waits(int64_t rank, const std::string& operation) {
     enters(rank, "");
     process(rank).progress.operation = operation;
@@ -53,7 +53,7 @@ class World {
   void stops(int64_t rank) { stopped_.push_back(rank); }
   void continues(int64_t rank) { std::erase(stopped_, rank); }
 
-  // Everybody writes, the watching process reads, once a second.
+  // Once a second, every process writes and the watching process reads.
   Texts passes(int seconds) {
     Texts said;
     for (int second = 0; second < seconds; ++second) {
@@ -240,7 +240,7 @@ TEST(WatchTest, DifferentCollectivesWithTheSameNumberCannotMeet) {
       "2 is barrier (step 0); rank 1 is at step 0, in gather (exchange 1). All processes must"));
 }
 
-// Each thing is said once, however many processes have noticed it already.
+// The message says each thing once, however many processes have noticed it already.
 TEST(WatchTest, WhatOthersSayOfAMismatchIsNotRepeated) {
   World world(5);
   for (const int64_t rank : {0, 1, 2}) world.enters(rank, "gather");
@@ -264,8 +264,8 @@ TEST(WatchTest, AFailureIsTheReasonOnce) {
   world.process(1).state = ProcessState::failed;
   world.process(1).message =
       "is blocked in x (exchange 1), which can never complete: y. All processes must make the same "
-      "exchanges in the same order: look for one that is made only where a "
-      "condition holds, or by loops of different length";
+      "exchanges in the same order: look for a call inside an if that only some processes enter, "
+      "or for loops of different length";
   world.passes(3);
   ASSERT_TRUE(world.mismatch());
   EXPECT_TRUE(contains(*world.mismatch(),
@@ -275,7 +275,7 @@ TEST(WatchTest, AFailureIsTheReasonOnce) {
 }
 
 TEST(WatchTest, AlsoWhenTheOtherHasGoneOn) {
-  // A broadcast does not wait for those who receive it.
+  // A broadcast does not wait for its receivers.
   World world(2, 1);
   world.enters(0, "broadcast");
   world.enters(0, "");
@@ -294,7 +294,7 @@ TEST(WatchTest, AProcessThatHasFinishedIsNotWaitedFor) {
   world.process(1).state = ProcessState::left;
   world.passes(3);
   ASSERT_TRUE(world.mismatch());
-  EXPECT_TRUE(contains(*world.mismatch(), "rank 1 has finished after 0 exchanges"));
+  EXPECT_TRUE(contains(*world.mismatch(), "rank 1 has left the run after 0 exchanges"));
 }
 
 TEST(WatchTest, AProcessThatHasTakenPartMayFinishFirst) {
@@ -318,8 +318,8 @@ TEST(WatchTest, UncertainNumbersAreNotCompared) {
   }
 }
 
-// Processes that make the same random calls, each at random times and at most as far ahead as
-// collectives that do not wait allow, and whose heartbeats are as old as they like: never a
+// All processes make the same random calls, each at random times, and may run ahead of each other
+// as with collectives that do not wait. Their heartbeats may be arbitrarily old. None of this is a
 // mismatch.
 TEST(WatchTest, SlowProcessesAreNeverAMismatch) {
   const unsigned seed = random_seed();
