@@ -13,11 +13,14 @@
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_state.h"
 #include "accelerator/prepared/scheduler_state.h"
+#include "core/log_level.h"
 
 namespace accelerant {
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
-    : core_(std::make_shared<detail::Core>(options)) {}
+    : core_(std::make_shared<detail::Core>(options)) {
+  check_log_level();
+}
 
 Accelerator::~Accelerator() = default;
 Accelerator::Accelerator(Accelerator&&) noexcept = default;
@@ -27,8 +30,9 @@ detail::Core& detail::core_of(const Accelerator& accelerator) { return *accelera
 
 Epochs Accelerator::epochs(int64_t count) {
   if (count < 0) {
-    throw Error(ErrorDetails{
-        .problem = "epochs() got a wrong number", .expected = "0 or more", .got = c10::str(count)});
+    throw Error(ErrorDetails{.problem = "The number of epochs is out of range",
+                             .expected = "0 or more",
+                             .got = c10::str(count)});
   }
   core_->checkpoints.finish_resume_if_all_are_there();
   const auto& progress = core_->progress;
@@ -43,6 +47,7 @@ NoSyncScope Accelerator::no_sync(const ModelBase& model) {
 AutocastScope Accelerator::autocast() const { return autocast(options().autocast); }
 
 AutocastScope Accelerator::autocast(const AutocastSettings& settings) const {
+  core_->counts.backwards_at_hidden_forward = core_->counts.backwards;
   return AutocastScope(core_->autocast_options(settings));
 }
 
@@ -84,7 +89,7 @@ int64_t Accelerator::updates_in(std::optional<int64_t> batches) const {
     throw Error(ErrorDetails{.problem = "Cannot compute the updates per epoch",
                              .expected = "a loader that knows its length",
                              .got = "a stream without size()",
-                             .hint = "count the steps of the schedule in another way"});
+                             .hint = "compute the length of the schedule yourself"});
   }
   const int64_t steps = gradient_accumulation_steps();
   return options().gradient_accumulation.sync_with_dataloader ? (*batches + steps - 1) / steps
@@ -145,13 +150,14 @@ SavedModel Accelerator::save_model(const ModelBase& model, const std::string& fo
                                    const SaveModelOptions& options) const {
   require_own(model);
   const auto span = core_->timeline().span(Phase::save, "save_model");
-  // The others come to their turn when the main process has saved, or get its failure.
+  // The other processes wait until the main process has saved, and get its Error if it fails.
   auto saved = dist::main_process_first(world(), [&] {
     return is_main_process() ? accelerant::save_model(model, folder, options) : SavedModel();
   });
-  nlohmann::json told = {saved.files, saved.total_size};
-  dist::broadcast_object(world(), told);
-  return {.files = told[0].get<std::vector<std::string>>(), .total_size = told[1].get<uint64_t>()};
+  nlohmann::json shared = {saved.files, saved.total_size};
+  dist::broadcast_object(world(), shared);
+  return {.files = shared[0].get<std::vector<std::string>>(),
+          .total_size = shared[1].get<uint64_t>()};
 }
 
 void Accelerator::wait_for_saves() { core_->checkpoints.wait(); }

@@ -1,4 +1,4 @@
-// Accelerator: training loops in which the processes do not go step by step together.
+// Accelerator: training loops in which processes do not run in step.
 #include <algorithm>
 
 #include "accelerant/accelerator/accelerator.h"
@@ -31,16 +31,16 @@ void Accelerator::join_uneven_inputs(const std::vector<const ModelBase*>& models
   if (exchanges) {
     throw Error(ErrorDetails{
         .problem = "join_uneven_inputs() cannot be used with SyncBatchNorm",
-        .expected = "models whose forward needs no other process",
-        .got = "one whose forward waits for all, also for those that have ended",
+        .expected = "a model whose forward does not exchange data",
+        .got = "a forward that waits for all processes, even those that have left the loop",
         .hint = "use even batches (data_loader.even_batches), or plain batch normalisation"});
   }
   if (core_->scaler.is_enabled()) {
-    throw Error(
-        ErrorDetails{.problem = "join_uneven_inputs() cannot be used with loss scaling",
-                     .expected = "bf16 or no mixed precision",
-                     .got = "fp16, whose scale would no longer change in processes that have ended",
-                     .hint = "use even batches (data_loader.even_batches)"});
+    throw Error(ErrorDetails{
+        .problem = "join_uneven_inputs() cannot be used with loss scaling",
+        .expected = "bf16 or no mixed precision",
+        .got = "fp16, whose loss scale would stop changing in processes that have left the loop",
+        .hint = "use even batches (data_loader.even_batches)"});
   }
   struct Joining {
     explicit Joining(detail::Core& core) : core_(core) { core_.open_scopes.join = true; }

@@ -11,6 +11,8 @@
 #include "accelerator/prepared/optimizer_state.h"
 #include "accelerator/prepared/optimizer_tensors.h"
 #include "accelerator/prepared/scheduler_state.h"
+#include "accelerator/warnings/empty_loop.h"
+#include "accelerator/warnings/slow_precision.h"
 #include "dist/preemption.h"
 
 namespace accelerant::detail {
@@ -18,13 +20,15 @@ namespace accelerant::detail {
 Core::Core(AcceleratorOptions given)
     : environment(dist::Environment::detect()),
       options(resolve(std::move(given), environment)),
-      scaler(options.scaler) {
-  // Better refused now than at the first forward.
+      scaler(options.scaler),
+      warnings(options.warnings) {
+  // Fail here rather than in the first forward.
   if (const auto autocast = autocast_options(options.autocast)) AutocastGuard{*autocast};
   if (environment.use_distributed()) {
     environment.distributed_type = options.device->is_cpu() ? dist::DistributedType::multi_cpu
                                                             : dist::DistributedType::multi_gpu;
   }
+  if (options.device->is_cpu()) warn_if_slow(warnings, *options.mixed_precision);
   apply(options.performance, environment);
   world = dist::World::join(environment, options.process_group, *options.device);
   if (*options.project.save_on_preemption) {
@@ -32,8 +36,8 @@ Core::Core(AcceleratorOptions given)
   }
   if (world->is_connected()) loaders.channel = data::batch_channel(world);
   if (world->is_connected() && scaler.is_enabled()) {
-    // Gradients that are exchanged overflow everywhere at once, but not all are: those of loose
-    // tensors, and those of models that are not synchronised all the time.
+    // Exchanged gradients overflow in all processes at once. But not all gradients are exchanged:
+    // not those of loose tensors, nor those of models that are not always synchronised.
     scaler.set_found_inf_reduction([this](at::Tensor& found_inf) {
       dist::all_reduce_(*world, found_inf, dist::Reduction::max);
     });
@@ -62,9 +66,9 @@ MeanOverProcesses Core::mean_over_processes() const {
     if (open_scopes.join) {
       throw Error(ErrorDetails{
           .problem = "backward(loss_sum, num_items) cannot be used inside join_uneven_inputs()",
-          .expected = "all processes, to add their numbers of items up",
-          .got = "a loop that some of them may have ended",
-          .hint = "use backward(loss), or even batches"});
+          .expected = "all processes in the loop, so that they can add up their items",
+          .got = "a loop that some processes may have left",
+          .hint = "use backward(loss), or even batches (data_loader.even_batches)"});
     }
     at::Tensor mean = number.clone();
     dist::all_reduce_(*world, mean, dist::Reduction::mean);
@@ -92,6 +96,7 @@ std::optional<RateChoice> Core::rate_choice_for(const torch::optim::Optimizer& o
 
 void Core::note_loop(data::LoaderState& loader, bool active) {
   if (active) {
+    warn_if_empty(warnings, loader);
     checkpoints.begin_loop(loader);
     loaders.begin_loop(loader);
     progress->begin_loop(loader, counts.backwards);
@@ -108,7 +113,7 @@ void Core::stop_if_preempted() {
   try {
     checkpoints.wait();
   } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());  // of an earlier save: all the more is this one needed
+    log(LogLevel::error, error.what());  // an earlier save failed; this one matters all the more
   }
   throw Preempted(preemption.signals->signal(), checkpoints.save(std::nullopt, {}));
 }
@@ -132,15 +137,16 @@ bool Core::any_parameter(const std::function<bool(const at::Tensor&)>& f) const 
 
 std::shared_ptr<Core> require_core(const std::weak_ptr<Core>& core) {
   if (auto alive = core.lock()) return alive;
-  throw Error(ErrorDetails{.problem = "A prepared object outlived its Accelerator",
-                           .expected = "an Accelerator that lives while its objects are used",
-                           .got = "one that is gone, or whose free_memory() was called",
-                           .hint = "prepare the object again"});
+  throw Error(
+      ErrorDetails{.problem = "A prepared object outlived its Accelerator",
+                   .expected = "an Accelerator that outlives the use of its objects",
+                   .got = "an Accelerator that was destroyed, or whose free_memory() was called",
+                   .hint = "prepare the object again"});
 }
 
 void refuse_empty_handle(const char* what) {
   throw Error(ErrorDetails{.problem = std::string("An empty ") + what + " was used",
-                           .expected = "one that prepare() returned",
+                           .expected = "a handle returned by prepare()",
                            .got = "a default-constructed or emptied handle"});
 }
 

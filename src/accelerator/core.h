@@ -1,6 +1,6 @@
-// What an Accelerator and everything it prepared share. It holds the registries and the rules that
-// concern several of them; what belongs to one prepared object, to a group of fields here, or to
-// the loop, is in prepared/, in the group, or in loop/.
+// State shared by an Accelerator and everything it prepared: the registries, and the rules that
+// concern several objects. Code for one kind of prepared object is in prepared/, code for the
+// training loop in loop/.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,9 @@
 #include "accelerator/prepared/registry.h"
 #include "accelerator/state/checkpoints.h"
 #include "accelerator/state/training_progress.h"
+#include "accelerator/warnings/loss_watch.h"
+#include "accelerator/warnings/skip_watch.h"
+#include "accelerator/warnings/warnings.h"
 #include "dist/world_access.h"
 
 namespace torch::optim {
@@ -42,16 +45,20 @@ class ModelState;
 class OptimizerState;
 class SchedulerState;
 
-// What has happened so far.
+// Counts since the training began.
 struct LoopCounts {
   int64_t backwards = 0;
-  int64_t updates = 0;  // steps of optimizers
+  int64_t updates = 0;     // optimizer steps
+  int64_t step_calls = 0;  // of optimizers, steps that were not due included
+  // The backwards that had run when a forward in mixed precision may have begun that no Model knows
+  // of: in a scope of autocast(), or in the replay of a captured step. -1: never.
+  int64_t backwards_at_hidden_forward = -1;
 };
 
-// What holds for backward and for optimizers outside of all windows.
+// State of backward and of optimizers outside all windows.
 struct OutsideWindows {
   bool syncs = true;        // Accelerator::sync_gradients
-  bool has_warned = false;  // that there is no window to accumulate over
+  bool has_warned = false;  // has warned that there is no window
 };
 
 // The last backward that exchanged gradients, in seconds.
@@ -60,18 +67,18 @@ struct LastBackward {
   double waited = 0;  // how long this process had waited for others by then
 };
 
-// Scopes of the program that are open.
+// Scopes that the program has open.
 struct OpenScopes {
   bool profile = false;
-  bool join = false;  // join_uneven_inputs(): not all processes may be there
+  bool join = false;  // join_uneven_inputs(): some processes may have left the loop
 };
 
-// Stopping when the machine is to be taken away. A training loop over a prepared loader asks when
-// its work with a batch is done (Placement::on_batch_end), but only after a new update: that is
-// what processes count to agree on when to save (dist/preemption.h).
+// Stops the training when the machine is about to be taken away. A training loop over a prepared
+// loader checks after each batch (Placement::on_batch_end), but only if there was a new update:
+// processes count updates to agree on when to save (dist/preemption.h).
 struct PreemptionWatch {
   std::unique_ptr<dist::Preemption> signals;  // null if signals are not watched
-  int64_t updates_seen = 0;                   // when it was asked about last
+  int64_t updates_seen = 0;                   // at the last check
 };
 
 struct Core {
@@ -80,38 +87,38 @@ struct Core {
 
   WindowRules window_rules() const;
 
-  // The autocast that mixed precision asks for; empty without it.
+  // Autocast options for mixed precision; empty without it.
   std::optional<AutocastOptions> autocast_options(const AutocastSettings& settings) const;
 
   MeanOverProcesses mean_over_processes() const;
 
-  // Schedules that wait for the device to tell whether an update was made move on now.
+  // Advances the schedules that were waiting for the device to report whether an update was made.
   void settle_schedules() const;
 
-  // The rates among which the device chooses, for the next step of an optimizer. Nothing if the
-  // optimizer has its rates: then its schedules are settled.
+  // The rates from which the device chooses for the next step of an optimizer. Empty if the
+  // optimizer already has its rates: its schedules are settled then.
   std::optional<RateChoice> rate_choice_for(const torch::optim::Optimizer& optimizer) const;
 
   // A loop over a prepared loader begins or ends.
   void note_loop(data::LoaderState& loader, bool active);
 
-  // If the training is to stop, and an update has been made: saves, and throws Preempted.
+  // If the training must stop and an update has been made, saves the state and throws Preempted.
   void stop_if_preempted();
 
   // The prepared optimizers that own one of the tensors.
   std::vector<std::shared_ptr<OptimizerState>> owners_of(
       const std::vector<at::Tensor>& tensors) const;
 
-  // Calls f with every parameter of the prepared models and optimizers, with some twice, until it
-  // returns true, and returns whether it did.
+  // Calls f with every parameter of the prepared models and optimizers, some of them twice, until f
+  // returns true. Returns whether it did.
   bool any_parameter(const std::function<bool(const at::Tensor&)>& f) const;
 
-  // Records the phases of the training while profile() is in force.
+  // Records the phases of the training while a ProfileScope lives.
   Timeline& timeline() const { return *dist::WorldAccess::timeline(*world); }
 
   dist::Environment environment;
   AcceleratorOptions options;
-  std::shared_ptr<dist::World> world;  // connected with several processes
+  std::shared_ptr<dist::World> world;  // connected if there are several processes
 
   Registry<ModelState> models;
   Registry<OptimizerState> optimizers;
@@ -126,6 +133,10 @@ struct Core {
   std::optional<LastBackward> last_backward = std::nullopt;
   StepCapture capture;
 
+  Warnings warnings;
+  LossWatch loss_watch;
+  SkipWatch skip_watch;
+
   OpenScopes open_scopes;
   bool trigger = false;  // raised in this process, see Accelerator::set_trigger
 
@@ -135,7 +146,8 @@ struct Core {
   Checkpoints checkpoints{*this};  // last, so that its saves end before the connections do
 };
 
-// The Core of a prepared object; an Error if the Accelerator is gone or has forgotten the object.
+// The Core of a prepared object. Throws Error if the Accelerator is gone or has forgotten the
+// object.
 std::shared_ptr<Core> require_core(const std::weak_ptr<Core>& core);
 
 // For tests.

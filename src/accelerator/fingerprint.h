@@ -1,4 +1,4 @@
-// Fingerprints: numbers that change when something has, so that nobody has to look at values.
+// Fingerprints: numbers that change when something changes, so that values need not be compared.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ inline void mix_gradient(std::size_t& fingerprint, const at::Tensor& parameter) 
   mix(fingerprint, static_cast<std::size_t>(gradient._version()) + 1);
 }
 
-// Changes when a gradient comes, goes or is written to. 0: there are none.
+// Changes when a gradient is added, removed or written to. 0 if there are no gradients.
 inline std::size_t fingerprint_of_gradients(const std::vector<at::Tensor>& parameters) {
   std::size_t fingerprint = 0;
   for (const at::Tensor& parameter : parameters) mix_gradient(fingerprint, parameter);

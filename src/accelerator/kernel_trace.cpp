@@ -32,10 +32,11 @@ auto with_profiler(F&& f) {
   try {
     return f();
   } catch (const std::exception& error) {
-    throw Error(ErrorDetails{.problem = "torch's profiler cannot record kernels",
-                             .expected = "a profiler that is built in, and that nobody else uses",
-                             .got = error.what(),
-                             .hint = "profile without with_kernels"});
+    throw Error(ErrorDetails{
+        .problem = "torch's profiler cannot record kernels",
+        .expected = "a libtorch built with its profiler, which is not in use elsewhere",
+        .got = error.what(),
+        .hint = "profile without with_kernels"});
   }
 }
 

@@ -1,5 +1,5 @@
-// Operators and kernels, as torch's own profiler (Kineto) records them. In the thread of the
-// training only.
+// Records operators and kernels with torch's own profiler (Kineto). Use it from the training thread
+// only.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -18,10 +18,10 @@ class KernelTrace {
   KernelTrace(const KernelTrace&) = delete;
   KernelTrace& operator=(const KernelTrace&) = delete;
 
-  // The first time takes long; start() does it where nobody else has.
+  // Slow the first time. start() calls it if needed.
   void prepare();
   void start();
-  // Writes what was recorded since. Nothing is recorded any more, also if that fails.
+  // Writes what was recorded since start(). Recording ends even if writing fails.
   void stop(const std::string& path);
 
  private:

@@ -1,3 +1,4 @@
+#include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
@@ -12,6 +13,7 @@
 #include "accelerator/core.h"
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/prepared/optimizer_tensors.h"
 #include "accelerator/prepared/scheduler_state.h"
 #include "dist/world_access.h"
 
@@ -32,7 +34,7 @@ std::shared_ptr<detail::ModelState> register_access(const std::shared_ptr<detail
   }
   auto state = std::make_shared<detail::ModelState>(core, std::move(module), options);
   core->models.add(state);
-  // On a CPU they are hardly slower.
+  // On a CPU the slower modules cost almost nothing.
   if (core->options.device->is_cuda()) {
     const std::string advice = state->module().advice();
     if (!advice.empty()) log_on_main(LogLevel::info, advice);
@@ -50,6 +52,32 @@ std::shared_ptr<detail::SchedulerState> register_schedule(
   core->schedulers.add(state);
   core->checkpoints.resume_prepared();
   return state;
+}
+
+std::string name_of(const detail::Core& core, const at::Tensor& parameter) {
+  for (const auto& model : core.models.all()) {
+    for (const auto& item : model->module().named_parameters()) {
+      if (item.value().is_same(parameter)) return "'" + item.key() + "'";
+    }
+  }
+  return c10::str("a parameter of shape ", parameter.sizes());
+}
+
+void refuse_shared_parameters(const detail::Core& core, torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  detail::for_each_parameter(optimizer,
+                             [&](const at::Tensor& parameter) { parameters.push_back(parameter); });
+  const auto owners = core.owners_of(parameters);
+  if (owners.empty()) return;
+  const auto shared = std::ranges::find_if(
+      parameters, [&](const at::Tensor& parameter) { return owners.front()->owns(parameter); });
+  throw Error(ErrorDetails{
+      .problem = "Two optimizers would step the same parameter",
+      .expected = "each parameter in one prepared optimizer",
+      .got = name_of(core, *shared) + " in two optimizers",
+      .hint = "give each optimizer its own parameters; if one follows the other in time, let go of "
+              "the first handle, or allow it with prepare_optimizer(optimizer, "
+              "{.shared_parameters = true})"});
 }
 
 [[noreturn]] void refuse_empty_pointer(const char* what) {
@@ -82,6 +110,7 @@ Optimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer
   for (const auto& known : core_->optimizers.all()) {
     if (&known->optimizer() == optimizer.get()) return Optimizer(known);
   }
+  if (!options.shared_parameters) refuse_shared_parameters(*core_, *optimizer);
   auto state = std::make_shared<detail::OptimizerState>(core_, std::move(optimizer), options);
   core_->optimizers.add(state);
   core_->checkpoints.resume_prepared();
@@ -126,8 +155,8 @@ void Accelerator::require_own(const ModelBase& model) const { require_own(model.
 void Accelerator::require_own(const std::shared_ptr<detail::Core>& core) const {
   if (core == core_) return;
   throw Error(ErrorDetails{.problem = "An object was prepared by another Accelerator",
-                           .expected = "originals, or what this Accelerator has prepared",
-                           .got = "a handle of another one"});
+                           .expected = "an original, or an object that this Accelerator prepared",
+                           .got = "a handle of another Accelerator"});
 }
 
 data::Placement Accelerator::placement() const {
@@ -151,7 +180,8 @@ data::Placement Accelerator::placement() const {
           .on_batch_end =
               [weak = std::weak_ptr<detail::Core>(core_)](data::LoaderState& loader) {
                 const auto core = weak.lock();
-                // An evaluation inside of the training is not the place to go on from.
+                // Do not stop in an evaluation inside the training: it is not a place to resume
+                // from.
                 if (core && core->progress->is_training_with(loader, core->counts.backwards)) {
                   core->stop_if_preempted();
                 }
@@ -159,7 +189,7 @@ data::Placement Accelerator::placement() const {
           .timeline = dist::WorldAccess::timeline(*core_->world)};
 }
 
-// Processes must go through the data in the same order, so all take the seed of the main one.
+// Processes must read the data in the same order, so all use the seed of the main process.
 data::Placement Accelerator::placement_of(const data::LoaderHandle& loader) const {
   data::Placement result = placement();
   if (!core_->world->is_connected()) return result;

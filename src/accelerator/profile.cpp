@@ -20,9 +20,9 @@ using Clock = Timeline::Clock;
 
 void check(const ProfileOptions& options) {
   if (options.with_kernels && options.output_trace_dir.empty()) {
-    throw Error(ErrorDetails{.problem = "Kernels can only be recorded to a file",
-                             .expected = "output_trace_dir with with_kernels",
-                             .got = "no folder"});
+    throw Error(ErrorDetails{.problem = "with_kernels needs a folder to write to",
+                             .expected = "output_trace_dir",
+                             .got = "an empty path"});
   }
   if (!options.schedule_option) return;
   const ProfileSchedule& given = *options.schedule_option;
@@ -32,7 +32,7 @@ void check(const ProfileOptions& options) {
   }
   throw Error(ErrorDetails{
       .problem = "The schedule of a profile is out of range",
-      .expected = "skip_first, wait, warmup and repeat of at least 0, active of at least 1",
+      .expected = "skip_first, wait, warmup and repeat >= 0, active >= 1",
       .got = c10::str("skip_first = ", given.skip_first, ", wait = ", given.wait, ", warmup = ",
                       given.warmup, ", active = ", given.active, ", repeat = ", given.repeat)});
 }
@@ -57,7 +57,7 @@ ProfileAction action_at(const ProfileSchedule& schedule, int64_t step) {
 
 struct ProfileScope::State {
   ProfileAction action_of(int64_t number) const {
-    // Without a schedule one recording ends with the scope.
+    // Without a schedule, the single recording ends with the scope.
     return options.schedule_option ? action_at(*options.schedule_option, number)
                                    : ProfileAction::record;
   }
@@ -66,7 +66,7 @@ struct ProfileScope::State {
     return join_path(options.output_trace_dir, c10::str(kind, "_", rank, ".json"));
   }
 
-  // In the viewer every step stands above its phases.
+  // Shows each step above its phases in the viewer.
   void mark_step() {
     const auto now = Clock::now();
     timeline->add(c10::str("step #", steps), "step", std::exchange(step_begin, now), now);
@@ -76,12 +76,12 @@ struct ProfileScope::State {
   std::shared_ptr<Timeline> timeline;
   ProfileOptions options;
   int64_t rank = 0;
-  std::unique_ptr<detail::KernelTrace> kernels = {};  // null: not wanted
+  std::unique_ptr<detail::KernelTrace> kernels = {};  // null without with_kernels
   ProfileAction action = ProfileAction::none;
   Clock::time_point step_begin = {};
   int64_t steps = 0;
   int64_t cycles = 0;
-  PhaseTimes earlier = {};  // of recordings that are complete
+  PhaseTimes earlier = {};  // of completed recordings
   bool is_recording = false;
   bool is_finished = false;
 };
@@ -89,10 +89,10 @@ struct ProfileScope::State {
 ProfileScope::ProfileScope(const std::shared_ptr<detail::Core>& core, ProfileOptions options) {
   check(options);
   if (core->open_scopes.profile) {
-    throw Error(ErrorDetails{.problem = "A profile is being made already",
-                             .expected = "one ProfileScope of an Accelerator at a time",
+    throw Error(ErrorDetails{.problem = "A ProfileScope is already open",
+                             .expected = "one ProfileScope per Accelerator at a time",
                              .got = "a second one",
-                             .hint = "end the first one with finish()"});
+                             .hint = "call finish() on the first one"});
   }
   state_ = std::make_unique<State>(State{.core = core,
                                          .timeline = dist::WorldAccess::timeline(*core->world),
@@ -142,8 +142,8 @@ void ProfileScope::end_recording() {
   ++state.cycles;
   if (const int64_t dropped = state.timeline->dropped(); dropped > 0) {
     log(LogLevel::warning,
-        c10::str("the profile was full: ", dropped,
-                 " events are not in it; record fewer steps, or raise max_events"));
+        c10::str("the profile is full and misses ", dropped, dropped == 1 ? " event" : " events",
+                 "; record fewer steps, or raise max_events"));
   }
   if (!state.options.output_trace_dir.empty()) {
     state.timeline->write(state.file("profile"));

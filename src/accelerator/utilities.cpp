@@ -16,8 +16,8 @@
 namespace accelerant {
 namespace {
 
-// Errors of memory without a type of their own: the CPU allocator's two texts, MPS, and sizes that
-// cuDNN cannot do.
+// Out-of-memory errors without a type of their own: the two messages of the CPU allocator, MPS, and
+// sizes that cuDNN does not support.
 constexpr std::array<std::string_view, 4> kOutOfMemoryTexts = {
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
@@ -60,7 +60,7 @@ namespace detail {
 
 void check(const FindExecutableBatchSizeOptions& options) {
   if (options.minimum >= 1 && options.starting_batch_size >= options.minimum) return;
-  throw Error(ErrorDetails{.problem = "find_executable_batch_size: there is no size to try",
+  throw Error(ErrorDetails{.problem = "find_executable_batch_size: no batch size to try",
                            .expected = "1 <= minimum <= starting_batch_size",
                            .got = c10::str("minimum ", options.minimum, ", starting_batch_size ",
                                            options.starting_batch_size)});
@@ -77,15 +77,16 @@ int64_t next_batch_size(int64_t failed, const std::string& message,
   const int64_t next = options.reduce ? options.reduce(failed)
                                       : static_cast<int64_t>(static_cast<double>(failed) * 0.9);
   if (next >= failed) {
-    throw Error(ErrorDetails{.problem = "find_executable_batch_size: reduce does not reduce",
-                             .expected = c10::str("less than ", failed),
-                             .got = c10::str(next)});
+    throw Error(ErrorDetails{
+        .problem = "find_executable_batch_size: reduce() returned a size that is not smaller",
+        .expected = c10::str("a size below ", failed),
+        .got = c10::str(next)});
   }
   if (next < options.minimum) {
     throw Error(ErrorDetails{.problem = "No executable batch size found",
-                             .expected = c10::str("a batch of ", failed, " to fit into memory"),
+                             .expected = c10::str("a batch of ", failed, " that fits into memory"),
                              .got = message,
-                             .hint = "use a smaller model, shorter inputs, or a type of 16 bits"});
+                             .hint = "use a smaller model, shorter inputs, or a 16-bit type"});
   }
   log(LogLevel::warning, c10::str("a batch of ", failed, " does not fit into memory, trying ", next,
                                   " (", message, ")"));

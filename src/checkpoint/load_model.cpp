@@ -22,9 +22,9 @@ namespace {
 using checkpoint::Place;
 using checkpoint::TensorsByName;
 
-constexpr std::size_t kMostNames = 20;  // of one kind in an Error
+constexpr std::size_t kMostNames = 20;  // per kind in an Error
 
-// What is to be done, and what does not fit.
+// What to do, and what does not match.
 struct Plan {
   std::vector<checkpoint::TensorCopy> copies = {};
   LoadedModel names = {};
@@ -55,7 +55,7 @@ void add_copy(Plan& plan, const std::string& name, const at::Tensor& target, con
 Plan make_plan(const StateDict& state, const TensorsByName& files) {
   Plan plan;
   std::unordered_set<std::string> used;           // names in the files
-  std::unordered_map<std::string, Place> places;  // of names of the model
+  std::unordered_map<std::string, Place> places;  // by the model's names
   for (const auto& item : state) {
     if (const auto place = files.find(item.key())) {
       places.emplace(item.key(), *place);
@@ -63,7 +63,7 @@ Plan make_plan(const StateDict& state, const TensorsByName& files) {
     }
   }
   for (const auto& names : checkpoint::names_of_each(state)) {
-    // A name that is not stored is no loss if the tensor has another one that is.
+    // A missing name does not matter if another name of the same tensor is stored.
     const bool is_stored =
         std::ranges::any_of(names, [&](const std::string& name) { return places.contains(name); });
     for (const std::string& name : names) {
@@ -88,16 +88,16 @@ void add_list(std::string& text, const char* title, const std::vector<std::strin
   if (names.size() > kMostNames) text += "\n    ...";
 }
 
-void require_fit(const Plan& plan, const std::string& path, bool strict) {
+void require_fit(const Plan& plan, const std::string& path, bool strict, const std::string& hint) {
   std::string faults;
-  add_list(faults, "other shape or type", plan.misfits);
+  add_list(faults, "wrong shape or type", plan.misfits);
   if (strict) {
     add_list(faults, "not in the files", plan.names.missing);
     add_list(faults, "not in the model", plan.names.unexpected);
   }
   if (faults.empty()) return;
-  throw Error(path + " does not fit the model, which is unchanged:" + faults +
-              (strict ? "\n  With strict = false names that one side lacks are left alone." : ""));
+  if (strict) faults += "\n  " + hint;
+  throw Error(path + " does not match the model, which is unchanged:" + faults);
 }
 
 std::optional<c10::Device> device_for(const std::string& name,
@@ -113,7 +113,7 @@ std::optional<c10::Device> device_for(const std::string& name,
   return device;
 }
 
-// Tensors of several names get one place, that of the first, and stay one.
+// Tensors with several names get one place, that of the first name, and stay shared.
 void place_tensors(const StateDict& state, const LoadModelOptions& options) {
   if (!options.dtype && options.device_map.empty()) return;
   for (const auto& names : checkpoint::names_of_each(state)) {
@@ -132,10 +132,11 @@ void place_tensors(const StateDict& state, const LoadModelOptions& options) {
 
 checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
                                                       const std::string& path,
-                                                      const LoadModelOptions& options) {
+                                                      const LoadModelOptions& options,
+                                                      const std::string& hint) {
   const auto files = std::make_shared<const WeightFiles>(open_model(path));
   Plan plan = make_plan(state, TensorsByName(*files));
-  require_fit(plan, path, options.strict);
+  require_fit(plan, path, options.strict, hint);
   return {.names = plan.names, .load = [files, state, options, copies = std::move(plan.copies)] {
             const at::NoGradGuard no_grad;
             place_tensors(state, options);
@@ -145,7 +146,8 @@ checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
 
 LoadedModel load_checkpoint_in_model(const StateDict& state, const std::string& path,
                                      const LoadModelOptions& options) {
-  const checkpoint::PreparedModel prepared = checkpoint::prepare_loading(state, path, options);
+  const checkpoint::PreparedModel prepared = checkpoint::prepare_loading(
+      state, path, options, "Pass strict = false to ignore names that only one side has.");
   prepared.load();
   return prepared.names;
 }

@@ -1,4 +1,4 @@
-// Loading a model in two steps, for what loads several objects and changes all of them or none.
+// Loads a model in two steps, for code that loads several objects and changes all of them or none.
 #pragma once
 
 #include <functional>
@@ -13,9 +13,9 @@ struct PreparedModel {
   std::function<void()> load = {};  // copies the weights
 };
 
-// Checks everything, as load_checkpoint_in_model() does, and changes nothing. The files are open
-// until the result is gone.
+// Checks everything, like load_checkpoint_in_model(), without changing anything. The files stay
+// open until the result is destroyed. `hint` says what to do about names that do not match.
 PreparedModel prepare_loading(const StateDict& state, const std::string& path,
-                              const LoadModelOptions& options = {});
+                              const LoadModelOptions& options, const std::string& hint);
 
 }  // namespace accelerant::checkpoint

@@ -13,13 +13,13 @@
 namespace accelerant::data {
 namespace {
 
-constexpr int kFirstTag = 1 << 20;  // away from tags that others may use in this group
+constexpr int kFirstTag = 1 << 20;  // away from other tags in this group
 
 std::shared_ptr<const dist::World> alive(const std::weak_ptr<const dist::World>& world) {
   if (auto present = world.lock()) return present;
   throw Error(ErrorDetails{.problem = "A loader cannot exchange batches with the other processes",
-                           .expected = "the World (or Accelerator) it was placed by",
-                           .got = "one that is gone"});
+                           .expected = "the World (or Accelerator) that placed it",
+                           .got = "a World that was closed or destroyed"});
 }
 
 class WorldLine final : public BatchLine {
@@ -30,7 +30,7 @@ class WorldLine final : public BatchLine {
   void send(int64_t rank, const at::Tensor& message) override {
     const auto world = alive(world_);
     dist::exchange_between_two(*world, "sending a batch", [&](dist::Groups& groups) {
-      // One message ahead is enough, and more would only fill memory.
+      // One message ahead is enough; more would only fill memory.
       await(rank);
       at::Tensor size = at::empty({1}, at::kLong);
       *size.mutable_data_ptr<int64_t>() = message.numel();
@@ -66,11 +66,11 @@ class WorldLine final : public BatchLine {
  private:
   struct Sending {
     c10::intrusive_ptr<c10d::Work> work;
-    at::Tensor message;  // must stay until it is sent
+    at::Tensor message;  // must live until it is sent
   };
 
   void await(int64_t rank) {
-    // Taken out first: what failed once is not waited for again.
+    // Remove it first: do not wait again for a message that failed.
     auto sendings = under_way_.extract(rank);
     if (sendings.empty()) return;
     for (Sending& sending : sendings.mapped()) sending.work->wait();

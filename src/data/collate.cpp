@@ -22,7 +22,7 @@ at::Tensor from_values(std::span<const Value> values, at::ScalarType type) {
   return result;
 }
 
-// at::stack for plain memory, without the views it makes of every tensor.
+// at::stack for plain memory, without creating a view of every tensor.
 at::Tensor stack_plain(std::span<const at::Tensor> tensors) {
   std::vector<int64_t> shape = tensors[0].sizes().vec();
   shape.insert(shape.begin(), static_cast<int64_t>(tensors.size()));
@@ -42,11 +42,11 @@ at::Tensor stack_plain(std::span<const at::Tensor> tensors) {
 void throw_samples_differ(const std::string& what, int64_t first_index, const std::string& first,
                           int64_t other_index, const std::string& other) {
   throw Error(ErrorDetails{
-      .problem = "The samples do not fit into one batch",
+      .problem = "The samples cannot be combined into a batch",
       .expected = what,
       .got =
           c10::str(first, " in sample ", first_index, " and ", other, " in sample ", other_index),
-      .hint = "make them alike in the data set, or give data::loader a collate function"});
+      .hint = "make them alike in the data set, or give data::loader your own collate function"});
 }
 
 at::Tensor collate_tensors(std::span<const at::Tensor> tensors, std::span<const int64_t> indices) {
@@ -59,7 +59,7 @@ at::Tensor collate_tensors(std::span<const at::Tensor> tensors, std::span<const 
     const bool fits =
         tensors[i].defined() && first.defined() && tensors[i].sizes() == first.sizes();
     if (!fits) {
-      throw_samples_differ("tensors of one shape", indices[0], shape(first), indices[i],
+      throw_samples_differ("tensors of the same shape", indices[0], shape(first), indices[i],
                            shape(tensors[i]));
     }
     plain = plain && is_plain_memory(tensors[i]) && tensors[i].dtype() == first.dtype();

@@ -14,7 +14,7 @@ namespace {
 
 void check_index(int64_t index, int64_t length) {
   if (index >= 0 && index < length) return;
-  throw Error(ErrorDetails{.problem = "There is no such row in the tensors of the data set",
+  throw Error(ErrorDetails{.problem = "The index is out of range for the tensors of the data set",
                            .expected = c10::str("0 <= index < ", length),
                            .got = std::to_string(index)});
 }
@@ -53,8 +53,8 @@ void check_same_length(std::span<const at::Tensor> tensors) {
     }
     if (tensors[i].size(0) != tensors[0].size(0)) {
       throw Error(ErrorDetails{.problem = "The tensors of a data set have different lengths",
-                               .expected = c10::str(tensors[0].size(0), " rows, as in tensor 0"),
-                               .got = c10::str(tensors[i].size(0), " rows in tensor ", i)});
+                               .expected = c10::str("the length of tensor 0, ", tensors[0].size(0)),
+                               .got = c10::str("length ", tensors[i].size(0), " of tensor ", i)});
     }
   }
 }

@@ -23,7 +23,7 @@ PackWriter message(Kind kind, const MessageNumber& number) {
   const auto text = [](const MessageNumber& number) {
     return c10::str("step ", number.step, " of loop ", number.loop);
   };
-  throw Error(ErrorDetails{.problem = "The processes are at different places of a loader",
+  throw Error(ErrorDetails{.problem = "The processes are at different steps of a loader",
                            .expected = c10::str(text(expected), " from rank 0, as in this process"),
                            .got = text(got),
                            .hint =
@@ -39,7 +39,7 @@ void refuse_to_dispatch() {
       .expected =
           "tensors, numbers, strings, standard containers, or default-constructible structs "
           "that name their fields (visit_fields, see tensor/nested.h)",
-      .got = "another type of batch",
+      .got = "a batch of another type",
       .hint = "let every process read its own batches (dispatch_batches = false)"});
 }
 
@@ -59,14 +59,14 @@ BatchSender::BatchSender(std::shared_ptr<BatchLine> line, int64_t loop, int64_t 
   at_end_[0] = true;
 }
 
-// The others have asked for everything that was sent if they leave the loop at the same step. A
-// process that goes on to its end must not take back what they are about to read.
+// Waits until everything is received. Other ranks that leave the loop at the same step have already
+// asked for it all. If this process ends, it must not withdraw what they are about to read.
 BatchSender::~BatchSender() {
   try {
     line_->flush();
   } catch (...) {
     log(LogLevel::error,
-        c10::str("The end of a loop over a loader: ", accelerant::detail::current_message()));
+        c10::str("Ending a loop over a loader failed: ", accelerant::detail::current_message()));
   }
 }
 
@@ -100,7 +100,7 @@ void BatchSender::send_to_rest(const std::function<at::Tensor()>& make) {
   }
 }
 
-// --- The others ----------------------------------------------------------------------------------
+// --- Other ranks ---------------------------------------------------------------------------------
 
 BatchReceiver::BatchReceiver(std::shared_ptr<BatchLine> line, int64_t loop)
     : line_(std::move(line)), expected_{.loop = loop} {}
@@ -112,7 +112,7 @@ std::optional<BatchReceiver::Message> BatchReceiver::receive() {
     MessageNumber number;
     number.loop = content.number<int64_t>();
     number.step = content.number<int64_t>();
-    if (number.loop < expected_.loop) continue;  // of a loop that this process left early
+    if (number.loop < expected_.loop) continue;  // from a loop that this process left early
     if (number.loop != expected_.loop || number.step != expected_.step) {
       refuse_other_step(expected_, number);
     }

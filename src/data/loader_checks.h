@@ -1,4 +1,4 @@
-// What a loader refuses, said in words.
+// Checks of the options and states of a loader. Each throws Error with a readable message.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace accelerant::data {
 
 void check_options(const LoaderOptions& options, const Placement& placement,
                    const SourceTraits& traits);
-// What rank 0 needs to read for all.
+// Throws unless rank 0 has what it needs to read for all.
 void check_channel(const Placement& placement);
 
-// A sampler must give what it says and what the data set has.
+// A sampler must return size() indices, all of them in the data set.
 void check_order_length(const std::vector<int64_t>& order, int64_t size);
 void check_order(const std::vector<int64_t>& order, int64_t dataset_length);
 
@@ -27,9 +27,9 @@ struct LoaderPosition {
   int64_t position;
 };
 
-// The state that state_dict wrote.
+// Reads a state written by state_dict().
 LoaderPosition read_state(const nlohmann::json& state, std::optional<int64_t> dataset_length);
-// Parts that a data set makes by itself are others with another number of processes.
+// A data set that shards itself has different parts with a different number of processes.
 void check_same_parts(const nlohmann::json& state, const LoaderPosition& loaded,
                       int64_t num_processes);
 

@@ -33,7 +33,8 @@ LoaderState::LoaderState(const LoaderOptions& options, const Placement& placemen
                 .num_processes = placement.num_processes,
                 .rank = placement.rank,
                 .split_batches = placement.split_batches,
-                // One process has nobody to keep in step with, so its last batch stays short.
+                // A single process need not keep in step with others, so its last batch stays
+                // short.
                 .even_batches = placement.even_batches && placement.num_processes > 1},
       kind_(traits.kind),
       shards_itself_(traits.shards_itself && placement.num_processes > 1 &&
@@ -42,7 +43,7 @@ LoaderState::LoaderState(const LoaderOptions& options, const Placement& placemen
       channel_(placement.channel),
       channel_line_(placement.channel_line),
       may_repeat_(options.sampler != nullptr || options.batch_sampler != nullptr),
-      // The size of a part says nothing about the others.
+      // The size of one part does not determine that of the others.
       dataset_length_(shards_itself_ ? std::nullopt : traits.size),
       seed_(placement.seed ? placement.seed : options.seed) {
   check_options(options, placement, traits);
@@ -57,7 +58,7 @@ LoaderState::LoaderState(const LoaderOptions& options, const Placement& placemen
       options_.sampler = std::make_shared<SequentialSampler>(*dataset_length_);
     }
   }
-  // Settings that cannot be shared out between processes should be refused here, not in the loop.
+  // Refuse settings that cannot be divided between processes here, not in the loop.
   if (!options_.batch_sampler) Sharding(0, sharding_);
 }
 
@@ -146,7 +147,7 @@ int64_t LoaderState::remainder() const {
     return active_ ? shares_->remainder()
                    : make_sharding(next_epoch_, next_position())->remainder();
   }
-  // Not known before the last batch is there. Of a stream that shards itself nothing is filled up.
+  // Unknown before the last batch arrives. A stream that shards itself has no padding.
   const bool is_short = active_ && last_ && current_units_ < full_step() && !shards_itself_;
   return is_short ? current_samples_ : 0;
 }
@@ -175,7 +176,7 @@ void LoaderState::set_epoch(int64_t epoch) {
 
 void LoaderState::skip_first_batches(int64_t n) {
   if (n < 0) {
-    throw Error(ErrorDetails{.problem = "skip_first_batches cannot go back",
+    throw Error(ErrorDetails{.problem = "skip_first_batches got a negative number",
                              .expected = "0 or more",
                              .got = std::to_string(n)});
   }
@@ -183,7 +184,7 @@ void LoaderState::skip_first_batches(int64_t n) {
 }
 
 json LoaderState::state_dict() const {
-  // Inside of a loop it is the loop that is saved, unless its successor has been decided already.
+  // Inside a loop, save that loop, unless the next one has already been decided.
   const bool running = active_ && !decided_;
   json state = {{"seed", seed()},
                 {"epoch", running ? current_epoch_ : next_epoch_},
@@ -198,7 +199,7 @@ void LoaderState::load_state_dict(const json& state) {
   if (shards_itself_) check_same_parts(state, loaded, sharding_.num_processes);
   if (!is_stream() && !options_.batch_sampler && loaded.position > options_.sampler->size()) {
     throw Error(ErrorDetails{
-        .problem = "The state of a loader lies behind the end of the epoch",
+        .problem = "The state of a loader is beyond the end of the epoch",
         .expected = "a position of at most " + std::to_string(options_.sampler->size()),
         .got = std::to_string(loaded.position)});
   }
@@ -216,21 +217,22 @@ void LoaderState::begin_loop() {
   if (active_) {
     throw Error(ErrorDetails{.problem = "Two loops over one loader at once",
                              .expected = "one loop at a time",
-                             .got = "a second one inside of the first",
-                             .hint = "make a second loader, or end the first loop (its iterator "
-                                     "must be gone)"});
+                             .got = "a second loop inside the first",
+                             .hint = "make a second loader, or end the first loop (destroy all "
+                                     "copies of its iterator)"});
   }
   skipped_ = std::exchange(next_is_skipped_, false);
   if (skipped_) {
     current_epoch_ = std::max<int64_t>(next_epoch_ - 1, 0);
     current_samples_ = current_rows_ = current_units_ = delivered_ = 0;
     last_ = false;
-    decided_ = true;  // the next loop is the one that would have come without this
+    decided_ = true;  // the next loop is the one that would have run without the skipped one
     ++loops_;
     active_ = true;
     return;
   }
-  if (dataset_length_ == 0) log(LogLevel::warning, "A loop over a loader of an empty data set");
+  if (dataset_length_ == 0)
+    log(LogLevel::warning, "The loop is empty: the data set of its loader has no samples");
   const int64_t start = next_position();
   if (is_stream() || dispatched_) {
     shares_ = make_sharding(next_epoch_, start);
@@ -248,7 +250,7 @@ void LoaderState::begin_loop() {
 }
 
 detail::EpochRequest LoaderState::request(bool parallel) {
-  // Rank 0 makes the plan only here, where a sampler that fails is told to all.
+  // Rank 0 makes the plan only here, where the failure of a sampler is reported to all processes.
   if (!is_stream() && !plan_) plan_ = make_plan(current_epoch_, start_);
   return {.plan = plan_,
           .sharding = sharding_,
@@ -284,7 +286,7 @@ void LoaderState::end_loop(bool failed) {
   plan_.reset();
   shares_.reset();
   if (decided_) return;
-  if (failed && delivered_ == 0) {  // it has not begun: the next loop is the same one again
+  if (failed && delivered_ == 0) {  // it has not begun: the next loop repeats it
     next_epoch_ = current_epoch_;
     next_start_ = start_;
     return;
@@ -299,7 +301,7 @@ LoaderHandle::LoaderHandle(std::shared_ptr<LoaderState> state) : state_(std::mov
 
 void LoaderHandle::refuse_empty() {
   throw Error(ErrorDetails{.problem = "An empty Loader was used",
-                           .expected = "one made by data::loader or returned by prepare()",
+                           .expected = "a Loader made by data::loader or returned by prepare()",
                            .got = "a default-constructed or emptied handle"});
 }
 

@@ -12,7 +12,7 @@
 namespace accelerant::data {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // of every tensor, as torch's own allocations
+constexpr std::size_t kAlignment = 64;  // of every tensor, as in torch's own allocations
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -30,9 +30,9 @@ std::size_t aligned(std::size_t bytes) {
 
 [[noreturn]] void refuse_message() {
   throw Error(ErrorDetails{.problem = "A batch from another process cannot be read",
-                           .expected = "data of the type of this loader's batches",
-                           .got = "other or fewer bytes",
-                           .hint = "all processes must run the same program, and their loops over "
+                           .expected = "the bytes of a batch of this loader's type",
+                           .got = "different or fewer bytes",
+                           .hint = "run the same program in all processes, and the loops over "
                                    "loaders in the same order"});
 }
 
@@ -42,7 +42,7 @@ void detail::refuse_to_pack_field() {
   throw Error(ErrorDetails{.problem = "A batch cannot be sent to another process",
                            .expected = "fields that are tensors, numbers, strings, containers of "
                                        "them, or structs that name such fields",
-                           .got = "a struct that names a field of another type"});
+                           .got = "a struct with a field of another type"});
 }
 
 // --- Writing -------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ void PackWriter::tensor(const at::Tensor& value) {
   if (!value.defined()) return;
   if (value.layout() != at::kStrided || value.is_quantized()) refuse_layout(value);
   at::Tensor plain = value.detach().to(at::kCPU).resolve_conj().resolve_neg();
-  // Other dense formats, channels last for one, are kept.
+  // Keep other dense layouts, such as channels last.
   if (!plain.is_non_overlapping_and_dense()) plain = plain.contiguous();
   number(plain.scalar_type());
   number(plain.dim());

@@ -1,5 +1,5 @@
-// Tensors that are nothing but bytes in the memory of the CPU. Copying those without an operator is
-// worth it where there are many small ones: rows of a data set, samples of a batch.
+// Tensors that are plain bytes in CPU memory. Copying them without an operator pays off if there
+// are many small ones: rows of a data set, samples of a batch.
 #pragma once
 
 #include <ATen/core/Tensor.h>

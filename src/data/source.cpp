@@ -1,4 +1,4 @@
-// What sources and loops share, whatever the type of the batch.
+// Parts of sources and loops that do not depend on the type of the batch.
 #include "accelerant/data/detail/source.h"
 
 #include <c10/util/StringUtil.h>
@@ -36,7 +36,7 @@ void rethrow_with_samples(std::span<const int64_t> indices) {
   try {
     throw;
   } catch (const Error&) {
-    throw;  // ours: it names the samples it is about
+    throw;  // our own Error, which already names the samples
   } catch (...) {
     std::throw_with_nested(Error(c10::str("Making the batch of samples ", list(indices),
                                           " failed: ", accelerant::detail::current_message())));
@@ -46,22 +46,23 @@ void rethrow_with_samples(std::span<const int64_t> indices) {
 void throw_stream_in_use() {
   throw Error(ErrorDetails{.problem = "Two loops read from one stream at once",
                            .expected = "one loop at a time over a stream data set",
-                           .got = "a second loader over it",
-                           .hint = "give each loader a data set of its own"});
+                           .got = "a second loop",
+                           .hint = "give each loader its own data set"});
 }
 
 void refuse_to_complete_round(bool has_copies) {
   throw Error(ErrorDetails{
       .problem = "The last batches of a stream cannot be completed",
-      .expected = has_copies ? "a stream that ends where its size() says"
-                             : "samples that can be copied, to hand out the first ones again",
-      .got = has_copies ? "one that ends elsewhere" : "samples that can only be moved",
+      .expected = has_copies
+                      ? "a stream that ends where its size() says"
+                      : "samples that can be copied, so that the first ones can be used again",
+      .got = has_copies ? "a stream that ends elsewhere" : "samples that can only be moved",
       .hint = "set drop_last, or even_batches = false"});
 }
 
 void refuse_long_read(int64_t asked, int64_t got) {
-  throw Error(ErrorDetails{.problem = "A stream does not keep its word",
-                           .expected = c10::str("at most the ", asked, " samples it was asked for"),
+  throw Error(ErrorDetails{.problem = "A stream returned too many samples",
+                           .expected = c10::str("at most ", asked, ", the number requested"),
                            .got = std::to_string(got)});
 }
 
@@ -76,7 +77,7 @@ void call_at_end(const std::function<void(LoaderState&, bool)>& on_loop, LoaderS
     on_loop(state, false);
   } catch (...) {
     log(LogLevel::error,
-        c10::str("The end of a loop over a loader: ", accelerant::detail::current_message()));
+        c10::str("Ending a loop over a loader failed: ", accelerant::detail::current_message()));
   }
 }
 
@@ -84,7 +85,7 @@ void use_one_intra_op_thread() { compat::use_one_intra_op_thread(); }
 
 void refuse_missing_dataset() {
   throw Error(ErrorDetails{
-      .problem = "A loader got no data set", .expected = "a pointer to one", .got = "nullptr"});
+      .problem = "A loader got no data set", .expected = "a non-null pointer", .got = "nullptr"});
 }
 
 }  // namespace accelerant::data::detail

@@ -4,7 +4,7 @@
 
 namespace accelerant::data {
 
-// The seed that torch's CPU generator was given, by torch::manual_seed or by chance.
+// The seed of torch's CPU generator, set by torch::manual_seed or random.
 uint64_t torch_seed();
 
 }  // namespace accelerant::data

@@ -16,7 +16,7 @@ c10::impl::VirtualGuardImpl guard_of(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
-// With its index, if it was left out.
+// Adds the index of the current device if it is missing.
 c10::Device complete(c10::Device device) {
   if (device.is_cpu() || device.has_index() || !compat::is_present(device.type())) return device;
   return guard_of(device).getDevice();
@@ -41,8 +41,8 @@ Transfer::Transfer(const Placement& placement)
       non_blocking_(placement.non_blocking) {
   if (!moves_ || device_.is_cpu()) return;
   if (!compat::is_present(device_.type())) {
-    throw Error(ErrorDetails{.problem = "The loader cannot place its batches",
-                             .expected = "a device that this machine and this libtorch have",
+    throw Error(ErrorDetails{.problem = "The loader cannot move its batches to the device",
+                             .expected = "a device that this machine and this libtorch support",
                              .got = device_.str()});
   }
   if (non_blocking_ && device_.is_cuda()) {
@@ -78,7 +78,7 @@ void Transfer::wait_for(const Arrival& arrival) {
   arrival.event.block(guard_of(device).getStream(device));
 }
 
-// The memory belongs to the stream that made it; it must not be used again before the current one
+// The memory belongs to the stream that made it; it must not be reused before the current stream
 // has read it.
 void Transfer::use_on_current(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cuda()) return;
@@ -87,12 +87,12 @@ void Transfer::use_on_current(const at::Tensor& tensor) {
 
 void Transfer::refuse_unknown_batch() const {
   if (device_.is_cpu()) return;
-  throw Error(
-      ErrorDetails{.problem = "The loader cannot find the tensors in its batches to move them",
-                   .expected = "tensors, standard containers, or structs that name their fields "
+  throw Error(ErrorDetails{.problem = "The loader cannot find the tensors in its batches",
+                           .expected =
+                               "tensors, standard containers, or structs that name their fields "
                                "(visit_fields, see tensor/nested.h)",
-                   .got = "another type of batch",
-                   .hint = "name its fields, or place the loader with .move = false"});
+                           .got = "a batch of another type",
+                           .hint = "name its fields, or place the loader with .move = false"});
 }
 
 Transfer::SideStream::SideStream(const Transfer& transfer, const Arrival* made)

@@ -45,8 +45,8 @@ def original(document: dict) -> dict:
                     place = 0
             if len(batches) == break_after:
                 break
-        # After a break Accelerate leaves the loader on its stack of active ones, where it hides the
-        # outer loop. Ours takes it off; do the same here.
+        # After a break Accelerate leaves the loader on its stack of active loaders, where it hides
+        # the outer loop. Ours removes it; do the same here.
         while accelerator.gradient_state.active_dataloader is not None:
             accelerator.gradient_state._remove_dataloader(accelerator.gradient_state.active_dataloader)
         epochs.append(batches)

@@ -155,7 +155,7 @@ std::vector<float> gradients_at_updates(const Batches& batches, int64_t steps, b
 }
 
 TEST(Accumulation, TheShortLastWindowIsTheMeanOfWhatItHolds) {
-  // Of rows 0-3, 4-7 and 8-9; Accelerate divides the last by 4 too.
+  // Means of rows 0-3, 4-7 and 8-9. Accelerate divides the last sum by 4, too.
   const std::vector<float> expected = {1.5F, 5.5F, 8.5F};
   for (const bool clip : {false, true}) {
     EXPECT_EQ(gradients_at_updates(counting_loader(10, {.batch_size = 1}), 4, clip), expected);

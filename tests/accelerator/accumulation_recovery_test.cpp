@@ -1,4 +1,4 @@
-// Windows that are left early: by break, by an exception, on purpose.
+// Windows that are left early: by break, by an exception, or on purpose.
 #include <gtest/gtest.h>
 
 #include "accelerator/helpers.h"

@@ -221,7 +221,7 @@ TEST(Accumulation, BackwardOutsideAWindowWarnsOnce) {
   accelerator.backward(model(scalar(3)).mean());
   accelerator.backward(model(scalar(3)).mean());
   EXPECT_EQ(log.messages().size(), 1U);
-  EXPECT_TRUE(contains(log.text(), "outside of accumulate()"));
+  EXPECT_TRUE(contains(log.text(), "outside accumulate()"));
   EXPECT_EQ(net->w.grad().item<float>(), 6.0F);  // each counts in full
 }
 
@@ -242,7 +242,8 @@ TEST(Accumulation, AParameterOfTwoOptimizersIsCorrectedOnce) {
   torch::optim::SGD first(net->parameters(), 0.0);
   torch::optim::SGD second(net->parameters(), 0.0);
   Accelerator accelerator(on_cpu(Precision::no, 4));
-  auto [model, a, b] = accelerator.prepare(net, first, second);
+  auto [model, a] = accelerator.prepare(net, first);
+  auto b = accelerator.prepare_optimizer(second, {.shared_parameters = true});
   const auto loader =
       accelerator.prepare(accelerant::data::loader(CountingStream{.length = 2}, {.batch_size = 1}));
   for (auto&& x : loader) {

@@ -54,7 +54,7 @@ TEST(BadInput, ANanLossIsAnErrorWhereThatIsAskedFor) {
       [&] { t.accelerator.backward(t.model(scalar(kNan)).mean(), {.error_if_nonfinite = true}); });
   EXPECT_TRUE(contains(error, "The loss is not finite"));
   EXPECT_FALSE(t.net->w.grad().defined());
-  // Otherwise it is passed on, as in PyTorch.
+  // Otherwise it is passed through, as in PyTorch.
   t.backward(kNan);
   t.optimizer.step();
   EXPECT_TRUE(std::isnan(t.weight()));

@@ -1,4 +1,5 @@
 // capture() with CUDA graphs.
+#include <ATen/Context.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gtest/gtest.h>
@@ -69,6 +70,31 @@ TEST_F(CaptureOnCuda, DropsOutAnewInEveryReplay) {
   EXPECT_FALSE(outputs[6].equal(outputs[7]));
 }
 
+// The search is on only in warm-up calls, and never if the program turns it off.
+TEST_F(CaptureOnCuda, SearchesForFastAlgorithmsInItsWarmup) {
+  for (const bool tune : {true, false}) {
+    for (const std::optional<bool> asked : {std::optional<bool>(), std::optional(false)}) {
+      auto setup = with_steps(1);
+      setup.options.performance.cudnn_benchmark = asked;
+      CapturedTraining training(setup);
+      const SameBatch batch(training);
+      std::vector<bool> searches;
+      auto step = training.accelerator.capture(
+          [&](const torch::Tensor& x) {
+            searches.push_back(at::globalContext().benchmarkCuDNN());
+            return training.model(x);
+          },
+          {.warmup = 2, .tune = tune});
+      for (int i = 0; i < 6; ++i) step(batch.x);
+      EXPECT_TRUE(step.is_captured()) << step.why_not();
+      ASSERT_GE(searches.size(), 3U);
+      EXPECT_EQ(searches.front(), tune && !asked);
+      EXPECT_FALSE(searches.back());
+      EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
+    }
+  }
+}
+
 TEST_F(CaptureOnCuda, SkipsWhatOverflows) {
   for (const int64_t steps : {1, 2}) {
     auto setup = with_steps(steps, Precision::fp16);
@@ -100,9 +126,8 @@ TEST_F(CaptureOnCuda, SeesWhatTheProgramDoesBetweenReplays) {
   expect_changes_between_replays_to_count(with_dropout);
 }
 
-// Rounds of steps, some of which overflow, that are queued while the device is busy with other
-// work, so that the host does not know which of them were skipped. `between` is called before each
-// round.
+// Rounds of steps, some with an overflow, queued while the device is busy with other work, so that
+// the host does not know which steps were skipped. Calls `between` before each round.
 void expect_same_where_the_host_is_ahead(
     const CaptureSetup& setup,
     const std::function<void(CapturedTraining& training, int64_t round)>& between) {
@@ -114,7 +139,7 @@ void expect_same_where_the_host_is_ahead(
     const torch::Tensor big = torch::randn({8192, 8192}, torch::kCUDA);
     const auto rate = [&] { return training->adamw.param_groups()[0].options().get_lr(); };
     for (int64_t round = 0; round < 6; ++round) {
-      between(*training, round);  // the round before is still under way
+      between(*training, round);  // the previous round is still running
       training->scheduler.get_last_lr();
       if (round > 1) {
         for (int i = 0; i < 5; ++i) big.mm(big);
@@ -122,12 +147,12 @@ void expect_same_where_the_host_is_ahead(
       c10::Event other_work(at::kCUDA);
       other_work.record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(at::Device(at::kCUDA, 0)));
       const double before = rate();
-      // In the last one there are so many that it waits for some of them.
+      // The last round has so many steps that it waits for some of them.
       for (int64_t i = 0; i < (round < 5 ? 4 : 40); ++i) {
         for (const auto& [x, y] : batches) is_captured ? step(x, y) : training->body(x, y);
       }
       if (is_captured && round > 1 && !other_work.query()) {
-        EXPECT_EQ(rate(), before) << round;  // nobody has waited
+        EXPECT_EQ(rate(), before) << round;  // nothing has waited
       }
     }
     EXPECT_EQ(step.is_captured(), is_captured) << step.why_not();
@@ -186,8 +211,8 @@ TEST_F(CaptureAhead, CheckpointsHoldAllSteps) {
   });
 }
 
-// Whether a step was skipped, and so whether the schedule moves, is known later than the program
-// goes on.
+// The program continues before it is known whether a step was skipped, and so whether the schedule
+// moves.
 TEST_F(CaptureOnCuda, RatesSetByHandStayAfterTheStepOfASchedule) {
   CapturedTraining training(with_steps(1, Precision::fp16));
   const SameBatch batch(training);
@@ -209,8 +234,8 @@ TEST_F(CaptureOnCuda, StepsParametersThatComeLater) {
   }
 }
 
-// What its first gradient makes in the optimizer's state must not stay in the memory of a graph
-// that failed.
+// The optimizer state that its first gradient creates must not stay in the memory of a failed
+// graph.
 TEST_F(CaptureOnCuda, FailsWithAParameterThatComesInTheCapture) {
   const auto train = [](bool is_captured) {
     Accelerator accelerator;
@@ -220,7 +245,7 @@ TEST_F(CaptureOnCuda, FailsWithAParameterThatComesInTheCapture) {
     auto [model, optimizer] = accelerator.prepare(net, adamw);
     int calls = 0;
     const auto body = [&](const torch::Tensor& x) {
-      // The fourth is captured.
+      // The fourth call is captured.
       accelerator.backward(model(++calls < 4 ? x : x.repeat({2, 1})).pow(2).mean());
       optimizer.step();
       optimizer.zero_grad();
@@ -228,7 +253,7 @@ TEST_F(CaptureOnCuda, FailsWithAParameterThatComesInTheCapture) {
     auto step = accelerator.capture(body);
     const auto x = torch::ones({1, 3}, accelerator.device());
     for (int i = 0; i < 8; ++i) is_captured ? step(x) : body(x);
-    EXPECT_EQ(contains(step.why_not(), "other parameters"), is_captured);
+    EXPECT_EQ(contains(step.why_not(), "parameters, state or options"), is_captured);
     return net->parameters();
   };
   const auto got = train(true);
@@ -255,7 +280,7 @@ TEST_F(CaptureOnCuda, KeepsLossesAndIsNotDisturbedByOtherWork) {
   for (int i = 0; i < 20; ++i) {
     losses.push_back(step(batch.x, batch.y));
     expected.push_back(plain.body(batch.x, batch.y).detach());
-    // Would land in memory that a graph believes to be its own.
+    // This would land in memory that a graph considers its own.
     for (const int64_t size : {16, 1024, 100'000}) {
       others.push_back(torch::full({size}, 1e9, training.accelerator.device()));
     }
@@ -277,8 +302,8 @@ TEST_F(CaptureOnCuda, KeepsOneGraphOnly) {
   EXPECT_GE(expect_same_training(with_steps(1), 4, {.max_graphs = 1}).replays, 8);
 }
 
-// What a failing capture leaves behind would show in random numbers, allocations and the next
-// graph.
+// Anything that a failed capture leaves behind would show in random numbers, allocations and the
+// next graph.
 TEST_F(CaptureOnCuda, FailingOneRunsEagerlyAsIfNothingHadHappened) {
   for (const Precision precision : {Precision::no, Precision::fp16}) {
     for (const int64_t steps : {1, 2}) {

@@ -1,5 +1,5 @@
-// capture() where gradients are exchanged: by several processes with graphs that run the step anew,
-// and by NCCL with CUDA graphs, as far as one process can tell.
+// capture() with gradient exchange: in several processes with graphs that rerun the step, and over
+// NCCL with CUDA graphs, as far as a single process can show.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -15,7 +15,7 @@ using namespace accelerator_test;
 using accelerant::Precision;
 using accelerant::dist::CommHook;
 
-// Two batches, and which of them this process has in a call.
+// Two batches; each call says which one this process uses.
 class TwoShapes {
  public:
   explicit TwoShapes(CapturedTraining& training) : training_(training) {
@@ -46,7 +46,7 @@ class TwoShapes {
 // A captured training beside a plain one that gets the same batches.
 class SideBySide {
  public:
-  // Whether the captured one replayed, which must be the same in all processes.
+  // Returns whether the captured one replayed, which must be the same in all processes.
   bool run(bool is_short) {
     plain_batches_.run_plainly(is_short);
     batches_.run(step, is_short);
@@ -84,7 +84,7 @@ RANK_TEST(CaptureByRanks, SeesWhatTheProgramDoesBetweenReplays, 2) {
   for (const int64_t steps : {1, 2}) {
     for (const Precision precision : {Precision::no, Precision::fp16}) {
       CaptureSetup setup = run_anew(on_cpu(precision, steps));
-      setup.options.scaler.init_scale = 64;  // these graphs cannot tell of an overflow
+      setup.options.scaler.init_scale = 64;  // these graphs cannot detect an overflow
       expect_changes_between_replays_to_count(setup);
     }
   }
@@ -98,7 +98,7 @@ RANK_TEST(CaptureByRanks, DifferentShapesInOneCall, 2) {
   SideBySide both;
   int64_t replays = 0;
   for (int i = 0; i < 30; ++i) {
-    // Alone, and together with the other; some of these pairs come often, and some once.
+    // Each shape comes alone and paired with the other; some pairs come often, some once.
     replays += both.run(rank() == 0 ? i % 5 == 4 : i % 3 == 2);
   }
   EXPECT_GE(replays, 10);
@@ -106,7 +106,7 @@ RANK_TEST(CaptureByRanks, DifferentShapesInOneCall, 2) {
   both.expect_same();
 }
 
-// Both shapes come alone first, so that each process has graphs of both before they meet.
+// All processes first get the same shape, so that each has graphs of both before shapes differ.
 RANK_TEST(CaptureByRanks, CapturesEveryPairOfShapes, 2) {
   SideBySide both;
   for (int i = 0; i < 6; ++i) both.run(false);
@@ -119,7 +119,7 @@ RANK_TEST(CaptureByRanks, CapturesEveryPairOfShapes, 2) {
   both.expect_same();
 }
 
-// The others have captured it.
+// The other processes have captured the step.
 RANK_TEST(CaptureByRanks, CaptureThatFailsInOneProcess, 2) {
   CapturedTraining training(run_anew());
   auto step = training.accelerator.capture([&](const torch::Tensor& x, const torch::Tensor& y) {
@@ -139,7 +139,7 @@ RANK_TEST(CaptureByRanks, CaptureThatFailsInTheMiddleOfABackward, 1) {
   CaptureSetup setup = run_anew();
   setup.options.process_group.with_one_process = true;
   CapturedTraining training(setup);
-  // Gradients of the last layer have come by then.
+  // By then the gradients of the last layer have arrived.
   training.net->first->bias.register_hook([](const torch::Tensor&) {
     if (RunAnewBackend::is_capturing) throw std::runtime_error("not in a graph");
   });
@@ -163,7 +163,7 @@ RANK_TEST(CaptureByRanks, LosesGraphsInAllProcesses, 2) {
   SideBySide both;
   std::vector<bool> was_captured;
   for (int i = 0; i < 16; ++i) {
-    if (i == 8 && rank() == 1) {  // other memory, in one process
+    if (i == 8 && rank() == 1) {  // different memory, in one process
       torch::Tensor weight = both.training.net->last->weight;
       weight.set_data(weight.detach().clone());
     }

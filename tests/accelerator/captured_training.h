@@ -24,11 +24,11 @@ struct CaptureSetup {
   bool drop_last = false;
   int64_t workers = 0;
   bool windows = true;           // accumulate() around the step
-  bool clears_in_front = false;  // zero_grad() before the forward rather than behind the step
+  bool clears_in_front = false;  // zero_grad() before the forward, not after the step
   double dropout = 0.0;
-  double gamma = 0.9;                                 // of the schedule, an exponential one
-  std::optional<int64_t> overflow_at = std::nullopt;  // the batch of each epoch with an inf
-  void (*prepare_graphs)(accelerant::Accelerator&) = nullptr;  // null: those of the device
+  double gamma = 0.9;                                 // of the exponential schedule
+  std::optional<int64_t> overflow_at = std::nullopt;  // the batch with an inf in each epoch
+  void (*prepare_graphs)(accelerant::Accelerator&) = nullptr;  // null: graphs of the device
 };
 
 inline accelerant::Accelerator accelerator_of(const CaptureSetup& setup) {
@@ -86,7 +86,7 @@ class CapturedTraining {
     torch::manual_seed(3);
   }
 
-  // The whole step, as it stands in a plain loop.
+  // The whole step, as in a plain loop.
   torch::Tensor body(const torch::Tensor& x, const torch::Tensor& y) {
     if (!setup_.windows) return inner(x, y);
     auto window = accelerator.accumulate(model);
@@ -168,7 +168,7 @@ inline void expect_same_parameters(const CapturedTraining& got, const CapturedTr
   }
 }
 
-// Trains in both ways, and expects the same. Returns how it went with capture().
+// Trains both ways and expects equal results. Returns what was seen with capture().
 inline Seen expect_same_training(const CaptureSetup& setup, int64_t epochs,
                                  const accelerant::CaptureOptions& options = {}) {
   CapturedTraining plain(setup);
@@ -185,7 +185,7 @@ inline Seen expect_same_training(const CaptureSetup& setup, int64_t epochs,
   return got;
 }
 
-// One batch, again and again.
+// One batch, over and over.
 struct SameBatch {
   explicit SameBatch(CapturedTraining& training)
       : x(torch::ones({2, 3}, training.accelerator.device())),
@@ -195,8 +195,8 @@ struct SameBatch {
   torch::Tensor y;
 };
 
-// Learning rates and other options, eager steps, gradients that are dropped, modes and sizes of
-// windows.
+// The changes: learning rates and other options, eager steps, dropped gradients, modes and window
+// sizes.
 inline void expect_changes_between_replays_to_count(const CaptureSetup& setup) {
   const auto train = [&](bool captured) {
     auto training = std::make_unique<CapturedTraining>(setup);
@@ -239,7 +239,7 @@ inline void expect_changes_between_replays_to_count(const CaptureSetup& setup) {
   EXPECT_EQ(captured->accelerator.step(), plain->accelerator.step());
 }
 
-// As long as it binds parameters to the program's own stream.
+// It waits as long as that graph binds parameters to the program's own stream.
 inline void expect_to_wait_for_a_graph_of_autograd(const CaptureSetup& setup) {
   CapturedTraining training(setup);
   auto step = training.captured();
@@ -257,8 +257,8 @@ inline void expect_to_wait_for_a_graph_of_autograd(const CaptureSetup& setup) {
   EXPECT_TRUE(step.is_captured()) << step.why_not();
 }
 
-// Batches of an even number of rows take another way through the model, whose parameters have no
-// gradients before.
+// Batches with an even number of rows take another path through the model, whose parameters have
+// had no gradients before.
 struct TwoHeadsImpl : torch::nn::Module {
   TwoHeadsImpl()
       : trunk(register_module("trunk", torch::nn::Linear(3, 8))),

@@ -1,4 +1,4 @@
-// The sizes that are tried are compared with Accelerate's by utilities_test.py.
+// utilities_test.py compares the sizes that are tried with Accelerate's.
 #include "accelerant/accelerator/utilities.h"
 
 #include <accelerant/accelerator/utilities.h>
@@ -80,7 +80,7 @@ TEST_F(FindExecutableBatchSize, RealAllocationsOfTheCpu) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer ends the program when memory runs out";
 #endif
-  // 2^52 bytes for a row: more than there is, until the batch is down to none.
+  // 2^52 bytes per row: more than there is, until no batch size is left.
   EXPECT_TRUE(contains(whole_error_of([] {
                          find_executable_batch_size(
                              [](int64_t batch_size) {
@@ -134,11 +134,11 @@ TEST_F(FindExecutableBatchSize, OptionsAreChecked) {
   EXPECT_TRUE(contains(run({.starting_batch_size = 0}), "starting_batch_size 0"));
   EXPECT_TRUE(contains(run({.starting_batch_size = 4, .minimum = 5}), "minimum 5"));
   EXPECT_TRUE(contains(run({.minimum = 0}), "minimum 0"));
-  EXPECT_TRUE(contains(run({.reduce = [](int64_t size) { return size; }}), "does not reduce"));
+  EXPECT_TRUE(contains(run({.reduce = [](int64_t size) { return size; }}), "not smaller"));
 }
 
 TEST(ClearDeviceCache, FreesCachedMemory) {
-  accelerant::clear_device_cache();  // also where there is no accelerator, or nothing was used yet
+  accelerant::clear_device_cache();  // also without an accelerator, or before any use
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   torch::ones({1 << 26}, at::kCUDA).reset();
   auto* const allocator = c10::getDeviceAllocator(at::kCUDA);

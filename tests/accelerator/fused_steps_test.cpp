@@ -1,4 +1,4 @@
-// Prepared optimizers step in fused kernels, and nobody but the clock notices.
+// Prepared optimizers step in fused kernels. Only the speed changes.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -54,7 +54,7 @@ struct Trained {
   std::vector<bool> skipped = {};
 };
 
-// Eleven batches in windows, with a clipped norm, a schedule and, under fp16, an overflow.
+// Eleven batches in windows, with norm clipping, a schedule and, with fp16, an overflow.
 Trained train(AcceleratorOptions options, const MakeOptimizer& make, bool fused) {
   options.fused = fused;
   Accelerator accelerator(options);
@@ -94,7 +94,7 @@ TEST_P(FusedSteps, TrainAsTheOptimizersOwn) {
         const auto options = options_on(device(), precision, steps);
         const Trained fused = train(options, make, true);
         const Trained stock = train(options, make, false);
-        // Sums in another order are rounded otherwise, and 16-bit forwards magnify that.
+        // Sums in a different order round differently, and 16-bit forwards magnify that.
         const double tolerance = precision == Precision::no ? 1e-5 : 2e-2;
         EXPECT_TRUE(all_close(fused.parameters, stock.parameters, tolerance));
         ASSERT_EQ(fused.norms.size(), stock.norms.size());
@@ -144,7 +144,7 @@ TEST_P(FusedSteps, WhoeverAsksForTheGradientsGetsThem) {
   }
 }
 
-// Only where the norm is that of all the optimizer's gradients can the step find it by itself.
+// The step can compute the norm itself only if it covers all gradients of the optimizer.
 TEST_P(FusedSteps, ClippingAPartChangesTheGradients) {
   Accelerator accelerator(options_on(device()));
   Scale first, second;
@@ -160,7 +160,7 @@ TEST_P(FusedSteps, ClippingAPartChangesTheGradients) {
   EXPECT_FLOAT_EQ(second->w.item<float>(), -2);
 }
 
-// Gradients that no optimizer steps with are part of the norm.
+// Gradients that no optimizer uses are part of the norm.
 TEST_P(FusedSteps, ParametersOfNoOptimizerCount) {
   Accelerator accelerator(options_on(device()));
   auto net = make_net();
@@ -175,7 +175,7 @@ TEST_P(FusedSteps, ParametersOfNoOptimizerCount) {
   EXPECT_NEAR(accelerant::get_total_norm(gradients).item<double>(), 0.1, 1e-5);
 }
 
-// The optimizer's own step comes right behind it.
+// The optimizer's own step directly follows the closure.
 TEST_P(FusedSteps, ClippingInAClosureChangesTheGradients) {
   Accelerator accelerator(options_on(device()));
   Scale net;
@@ -206,7 +206,7 @@ TEST_P(FusedSteps, ALimitGoesWithTheGradientsItWasFor) {
     return accelerator.clip_grad_norm_(m, limit)->item<double>();
   };
   EXPECT_NEAR(norm_of(3, 0.1), 3, 1e-5);
-  EXPECT_NEAR(norm_of(7, 5.0), 7, 1e-5);  // in memory that may be the same
+  EXPECT_NEAR(norm_of(7, 5.0), 7, 1e-5);  // the memory may be the same
   optimizer.step();
   EXPECT_NEAR(net->w.item<float>(), 1 - 5, 1e-4);
 }
@@ -269,7 +269,7 @@ TEST_P(FusedSteps, RatesAndGroupsMayChange) {
   EXPECT_TRUE(all_close(run(true), run(false), 1e-5));
 }
 
-// Handles may outlive what they were made of.
+// Handles may outlive the objects they were made from.
 TEST_P(FusedSteps, NoDestructorTouchesTheOriginal) {
   Accelerator accelerator(options_on(device()));
   Scale net;
@@ -284,7 +284,7 @@ TEST_P(FusedSteps, NoDestructorTouchesTheOriginal) {
   optimizer = {};
 }
 
-// A step of the optimizer's own needs gradients that are clipped; a fused one clips by itself.
+// The optimizer's own step needs clipped gradients; a fused step clips by itself.
 TEST_P(FusedSteps, CanBeForbiddenAndDemanded) {
   struct Derived : torch::optim::SGD {
     using SGD::SGD;

@@ -94,7 +94,7 @@ inline auto counting_loader(int64_t length, accelerant::data::LoaderOptions opti
       std::move(options));
 }
 
-// The length of a stream is not known ahead, so its short window is corrected at the end.
+// The length of a stream is not known in advance, so its short window is corrected at the end.
 struct CountingStream {
   int64_t length = 0;
   int64_t next_row = 0;

@@ -95,7 +95,7 @@ TEST(Loaders, EpochsChangeTheOrderAndCanBeRepeated) {
   EXPECT_NE(epoch_0, epoch_1);
   loader.set_epoch(0);
   EXPECT_EQ(rows_of(loader), epoch_0);
-  for ([[maybe_unused]] auto&& batch : loader) break;  // of epoch 1
+  for ([[maybe_unused]] auto&& batch : loader) break;  // in epoch 1
   EXPECT_EQ(loader.epoch(), 2);
   loader.set_epoch(1);
   loader.skip_first_batches(20);

@@ -1,4 +1,4 @@
-// Training loops whose calls come in an unusual order, or are left out: the updates stay right.
+// Training loops with calls in an unusual order, or without some calls: the updates stay right.
 #include <gtest/gtest.h>
 
 #include "accelerator/helpers.h"
@@ -108,7 +108,7 @@ TEST(LoopOrder, EachOptimizerKeepsItsGradientsInASharedWindow) {
     d.optimizer.zero_grad();
     d.backward(2);
     d.optimizer.step();
-    optimizer.zero_grad();  // behind a backward that is not its own
+    optimizer.zero_grad();  // after a backward that is not its own
     d.accelerator.backward(g(scalar(4)).sum());
     optimizer.step();
   }
@@ -137,7 +137,7 @@ TEST(LoopOrder, SkippedBatchesDoNotWeighDownTheirWindow) {
       t.optimizer.step();
       t.optimizer.zero_grad();
     }
-    // One update of three batches that were good, or two of one each.
+    // One update from three good batches, or two updates from one batch each.
     EXPECT_FLOAT_EQ(t.weight(), at_the_end ? 1.0F - 3.0F : 1.0F - 1.0F - 3.0F);
   }
 }
@@ -205,7 +205,7 @@ TEST(LoopOrder, GradientsOfNoPreparedOptimizerCannotBeClippedUnderFp16) {
   const auto model = accelerator.prepare(net);
   accelerator.backward(model(scalar(1)).sum());
   EXPECT_TRUE(contains(error_of([&] { accelerator.clip_grad_norm_(model, 1.0); }),
-                       "that no prepared optimizer has"));
+                       "that no prepared optimizer owns"));
 }
 
 TEST(LoopOrder, AnOptimizerOutlivesItsModelAndItsWindow) {
@@ -216,10 +216,10 @@ TEST(LoopOrder, AnOptimizerOutlivesItsModelAndItsWindow) {
   for (int i = 0; i < 2; ++i) {
     const auto model = accelerator.prepare(net);
     const auto window = accelerator.accumulate(model);
-    EXPECT_EQ(window.micro_step(), 1);  // the window of the model before is gone with it
+    EXPECT_EQ(window.micro_step(), 1);  // the previous model's window is gone with it
     accelerator.backward(model(scalar(1)).sum());
   }
-  optimizer.zero_grad();  // waits for no window any more
+  optimizer.zero_grad();  // no longer waits for a window
   const auto model = accelerator.prepare(net);
   for (const double x : {2.0, 4.0}) {
     const auto window = accelerator.accumulate(model);

@@ -1,4 +1,4 @@
-// Performance options: what they set, what is left alone, what is refused.
+// Performance options: what they set, what they leave alone, what is refused.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <accelerant/nn/linear.h>
@@ -25,7 +25,7 @@ Accelerator accelerator_with(const PerformanceOptions& performance) {
   return Accelerator(options);
 }
 
-// Puts libtorch's settings back.
+// Restores libtorch's settings.
 class Performance : public testing::Test {
  protected:
   void TearDown() override {
@@ -124,7 +124,7 @@ TEST(CpuList, KnowsNumbersAndRanges) {
 }
 
 TEST(CpuList, IsDividedByPackagesAndCores) {
-  // Two packages of two cores of two threads, numbered as Linux does.
+  // Two packages with two cores each and two threads per core, numbered as on Linux.
   std::vector<accelerant::Cpu> cpus;
   for (int number = 0; number < 8; ++number) {
     cpus.push_back({.number = number, .package = number / 2 % 2, .core = number % 2});

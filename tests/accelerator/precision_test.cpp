@@ -86,7 +86,7 @@ TEST_P(AcceleratorPrecision, AutocastScopesReachWhatIsOutsideOfModels) {
     EXPECT_EQ(a.matmul(a).scalar_type(), torch::kFloat32);
   }
   EXPECT_EQ(a.matmul(a).scalar_type(), torch::kFloat32);
-  // Without mixed precision the scope leaves a scope of the program's own alone.
+  // Without mixed precision the scope leaves the program's own scope alone.
   Accelerator plain(with(Precision::no));
   const accelerant::AutocastGuard own({device().type(), torch::kBFloat16});
   const auto scope = plain.autocast();
@@ -100,7 +100,7 @@ TEST_P(AcceleratorPrecision, TrainableFloat16ParametersAreRefusedByName) {
   const auto error = error_of([&] { accelerator.prepare(net); });
   EXPECT_TRUE(contains(error, "got 1.weight, 1.bias"));
   EXPECT_TRUE(contains(error, ".master_weights = true"));
-  // Frozen ones, ones that are only evaluated, and ones of other precisions are fine.
+  // Frozen parameters, models that are only evaluated, and other precisions are fine.
   EXPECT_NO_THROW(Accelerator(with(Precision::bf16)).prepare(net));
   EXPECT_NO_THROW(accelerator.prepare_model(net, {.evaluation_mode = true}));
   for (auto& parameter : net[1]->parameters()) parameter.requires_grad_(false);
@@ -171,7 +171,7 @@ TEST_P(AcceleratorPrecision, WhatIsUnscaledWaitsForItsStep) {
   ob.zero_grad();
   EXPECT_EQ(a->w.item<float>(), -7.0F);
   EXPECT_EQ(b->w.item<float>(), -1.0F);
-  // Unscaled, looked at, and not stepped with.
+  // Unscaled, inspected, and not used for a step.
   accelerator.backward(ma(full({1}, 4)).sum());
   accelerator.unscale_gradients(oa);
   oa.zero_grad();
@@ -202,7 +202,7 @@ TEST_P(AcceleratorPrecision, TheScalerGrowsAndBacksOffWithTheLoop) {
   EXPECT_EQ(accelerator.scaler().get_scale(), 1024);
   EXPECT_FALSE(update(1));
   EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
-  accelerator.scaler().get_scale();  // waits, so that the status is of the last update
+  accelerator.scaler().get_scale();  // waits, so that the status includes the last update
   EXPECT_EQ(accelerator.scaler().status().updates, 4);
 }
 
@@ -228,7 +228,7 @@ TEST_P(AcceleratorPrecision, AModelMovedAfterwardsIsAnErrorNotFloat32) {
   EXPECT_TRUE(contains(error_of([&] {
                          model(torch::ones({1, 4}));
                        }),
-                       "not where mixed precision is"));
+                       "wrong device for mixed precision"));
 }
 
 ON_EVERY_DEVICE(AcceleratorPrecision);

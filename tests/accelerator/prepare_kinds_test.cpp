@@ -18,9 +18,11 @@ using accelerant::StepResult;
 
 TEST(Prepare, OptimizersInEveryForm) {
   torch::nn::Linear net(2, 1);
+  torch::nn::Linear other(2, 1);
+  torch::nn::Linear third(2, 1);
   torch::optim::SGD sgd(net->parameters(), 0.1);
-  const auto shared = std::make_shared<torch::optim::Adam>(net->parameters(), 0.1);
-  const auto unique = std::make_unique<torch::optim::AdamW>(net->parameters(), 0.1);
+  const auto shared = std::make_shared<torch::optim::Adam>(other->parameters(), 0.1);
+  const auto unique = std::make_unique<torch::optim::AdamW>(third->parameters(), 0.1);
   Accelerator accelerator(on_cpu());
   auto [model, a, b, c] = accelerator.prepare(net, sgd, shared, unique);
   EXPECT_EQ(&a.optimizer(), &sgd);
@@ -65,7 +67,6 @@ TEST(Prepare, AnOptimizerOfNoPreparedModelIsAnErrorAtItsFirstStep) {
   accelerator.backward(net(torch::ones({1, 2})).sum());
   const auto error = error_of([&] { optimizer.step(); });
   EXPECT_TRUE(contains(error, "belongs to a prepared model"));
-  EXPECT_TRUE(contains(error, "2 tensors"));
   // The order of the calls does not matter: the model may come later.
   const auto model = accelerator.prepare(net);
   EXPECT_EQ(optimizer.step().kind(), StepResult::Kind::submitted);
@@ -88,7 +89,7 @@ TEST(Prepare, SchedulesInEveryForm) {
   ours.step();
   EXPECT_DOUBLE_EQ(ours.get_last_lr().front(), 0.01);
   torchs.step();
-  torchs.step();  // torch's own is one step late
+  torchs.step();  // torch's own lags one step behind
   EXPECT_DOUBLE_EQ(torchs.get_last_lr().front(), 0.005);
   plateau.step(1.0);
   plateau.step(2.0);
@@ -171,7 +172,7 @@ TEST(Prepare, DevicePlacementCanBeLeftToTheProgram) {
   EXPECT_EQ(model(torch::ones({1, 2})).numel(), 1);
   if (!torch::cuda::is_available()) return;
   Accelerator gpu({.device_placement = false, .mixed_precision = Precision::bf16});
-  EXPECT_TRUE(contains(error_of([&] { gpu.prepare(net); }), "not where mixed precision is"));
+  EXPECT_TRUE(contains(error_of([&] { gpu.prepare(net); }), "wrong device for mixed precision"));
 }
 
 TEST(Prepare, OptimizerStateFollowsTheParameters) {
@@ -182,7 +183,8 @@ TEST(Prepare, OptimizerStateFollowsTheParameters) {
   net(torch::ones({1, 2})).sum().backward();
   adamw.step();
   Accelerator accelerator;
-  auto [a, model, b] = accelerator.prepare(adagrad, net, adamw);
+  auto [a, model] = accelerator.prepare(adagrad, net);
+  auto b = accelerator.prepare_optimizer(adamw, {.shared_parameters = true});
   accelerator.backward(model(torch::ones({1, 2}, torch::kCUDA)).sum());
   a.step();
   b.step();

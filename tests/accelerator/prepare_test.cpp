@@ -179,7 +179,7 @@ TEST(Prepare, AHandleThatOutlivesItsAcceleratorIsAnError) {
   accelerator.reset();
   EXPECT_TRUE(contains(error_of([&, &m = model] { m(torch::ones({1, 2})); }), "outlived"));
   EXPECT_TRUE(contains(error_of([&, &o = optimizer] { o.step(); }), "outlived"));
-  sgd.step();  // the borrowed ones are as they were
+  sgd.step();  // the borrowed objects are unchanged
   EXPECT_EQ(net(torch::ones({1, 2})).numel(), 1);
 }
 
@@ -192,12 +192,12 @@ TEST(Prepare, FreeMemoryForgetsEverything) {
   accelerator.free_memory(model, optimizer);
   EXPECT_TRUE(contains(error_of([&, &m = model] { m(torch::ones({1, 2})); }), "empty Model"));
   EXPECT_TRUE(contains(error_of([&] { copy(torch::ones({1, 2})); }), "free_memory()"));
-  const auto again = accelerator.prepare(net);  // can be prepared anew
+  const auto again = accelerator.prepare(net);  // can be prepared again
   EXPECT_EQ(again(torch::ones({1, 2})).numel(), 1);
 }
 
-// As in cross-validation: everything but the Accelerator is local, and may lie at the same
-// addresses.
+// As in cross-validation: everything but the Accelerator is local, and may be at the same addresses
+// as before.
 TEST(Prepare, ObjectsMayBeLocalToAFunction) {
   for (const auto precision : {Precision::no, Precision::fp16}) {
     auto options = on_cpu(precision, 2);
@@ -217,7 +217,7 @@ TEST(Prepare, ObjectsMayBeLocalToAFunction) {
           accelerator.backward(model(x.expand({1, inputs}), 1.0).sum());
           accelerator.clip_grad_norm_(model, 1e9);
         }
-        optimizer.step();  // leaves an update of the scaler for the next backward
+        optimizer.step();  // leaves a scaler update to the next backward
         scheduler.step();
         optimizer.zero_grad();
       }

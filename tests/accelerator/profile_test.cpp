@@ -1,8 +1,10 @@
 // accelerator.profile(): which phases are recorded, when, and where they go.
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <thread>
 #include <tuple>
 
 #include "accelerator/helpers.h"
@@ -91,7 +93,7 @@ struct ProfiledTraining {
   accelerant::Scheduler scheduler;
 };
 
-// Quiet, into the folder.
+// No summary; traces go to the folder.
 ProfileOptions into(const TempFolder& folder) {
   return {.output_trace_dir = folder.path("traces"), .summary = nullptr};
 }
@@ -114,12 +116,12 @@ TEST(Profile, RecordsThePhasesOfATraining) {
     EXPECT_EQ(profile.cycles(), 1);
   }
   const json trace = trace_in(folder.path("traces/profile_0.json"));
-  EXPECT_EQ(count_in(trace, "data"), 7);  // the last learns that there is no more
+  EXPECT_EQ(count_in(trace, "data"), 7);  // the last one finds the end of the data
   EXPECT_EQ(count_in(trace, "transfer"), 0);
   EXPECT_EQ(count_in(trace, "forward"), 6);
   EXPECT_EQ(count_in(trace, "backward"), 6);
   EXPECT_EQ(count_in(trace, "clip"), 6);
-  EXPECT_EQ(count_in(trace, "step"), 3);  // those that end a window
+  EXPECT_EQ(count_in(trace, "step"), 3);  // only at the end of a window
   EXPECT_EQ(count_in(trace, "zero_grad"), 6);
   EXPECT_EQ(count_in(trace, "schedule"), 6);
   EXPECT_EQ(count_in(trace, "evaluation"), 1);
@@ -129,7 +131,7 @@ TEST(Profile, RecordsThePhasesOfATraining) {
   EXPECT_TRUE(is_inside(spans_in(trace, "write checkpoint")[0], spans_in(trace, "save")[0]));
   EXPECT_EQ(thread_of(trace, spans_in(trace, "forward")[0]), "training");
 
-  // Each iteration in its order.
+  // Each iteration has its phases in order.
   const char* const order[] = {"data", "forward", "backward", "clip", "schedule", "zero_grad"};
   int64_t before = 0;
   for (std::size_t i = 0; i < 6; ++i) {
@@ -186,14 +188,14 @@ TEST(Profile, AnExceptionLeavesAWholeFile) {
   EXPECT_EQ(count_in(trace, "step"), 3);
   EXPECT_EQ(count_in(trace, "step #2"), 1);
   EXPECT_FALSE(training.accelerator.timeline().is_on());
-  auto again = training.accelerator.profile(into(folder));  // and the next can be made
+  auto again = training.accelerator.profile(into(folder));  // a new one can be created
 }
 
 TEST(Profile, FollowsASchedule) {
   struct Case {
     ProfileSchedule schedule;
-    int64_t recordings;      // in 20 steps, with the one that the end of the scope ends
-    std::size_t last_steps;  // in the last of them
+    int64_t recordings;      // in 20 steps, including one that the end of the scope cuts short
+    std::size_t last_steps;  // in the last recording
   };
   const Case cases[] = {
       {{.wait = 1, .warmup = 1, .active = 2, .repeat = 2}, 2, 2},
@@ -244,9 +246,9 @@ TEST(Profile, SumsUpAllRecordings) {
   EXPECT_EQ(profile.phase_times().count(Phase::step), 6);
   profile.finish();
   profile.finish();
-  profile.step();  // of no effect
+  profile.step();  // has no effect
   EXPECT_EQ(profile.phase_times().count(Phase::step), 6);
-  EXPECT_TRUE(profile.summary().starts_with("time of 6 steps: ")) << profile.summary();
+  EXPECT_TRUE(profile.summary().starts_with("time of 6 updates: ")) << profile.summary();
 }
 
 TEST(Profile, SaysWhereTheTimeWent) {
@@ -259,9 +261,27 @@ TEST(Profile, SaysWhereTheTimeWent) {
   profile.finish();
   std::fclose(file);
   const std::string line = TempFolder::content_of(folder.path("line"));
-  EXPECT_TRUE(line.starts_with("time of 6 steps: ")) << line;
-  EXPECT_TRUE(line.ends_with(" a step\n")) << line;
+  EXPECT_TRUE(line.starts_with("time of 6 updates: ")) << line;
+  EXPECT_TRUE(line.ends_with(" per update\n")) << line;
   EXPECT_EQ(line, profile.summary() + "\n");
+}
+
+TEST(Profile, AnEvaluationIsNoPartOfAnUpdate) {
+  ProfiledTraining training;
+  auto profile = training.accelerator.profile({.summary = nullptr});
+  training.epoch();
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto&& [data] : training.loader) {
+      training.model(data);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // metrics
+    }
+  }
+  profile.finish();
+  EXPECT_GE(profile.phase_times().of(Phase::evaluation), 10e-3);  // between six forwards
+  EXPECT_TRUE(profile.summary().starts_with("time of 6 updates: ")) << profile.summary();
+  EXPECT_TRUE(profile.summary().ends_with(" per update, evaluation not counted"))
+      << profile.summary();
 }
 
 TEST(Profile, HasTheOptionsOfTheAccelerator) {
@@ -289,7 +309,7 @@ TEST(Profile, RecordsKernelsWithTorchsProfiler) {
   const json ours = trace_in(folder.path("traces/profile_0.json"));
   const json kernels = trace_in(folder.path("traces/kernels_0.json"));
   EXPECT_EQ(count_in(kernels, "MeanBackward0"), 2);
-  // Both tell the same time: the operator of a forward lies in it.
+  // Both traces use the same clock: the operator of a forward lies within it.
   const auto moment = [](const json& trace, const json& span) {
     return trace.at("baseTimeNanoseconds").get<int64_t>() + begin_of(span);
   };
@@ -319,7 +339,7 @@ TEST(Profile, RefusesWhatCannotBe) {
   });
   auto first = accelerator.profile({.summary = nullptr});
   EXPECT_TRUE(
-      contains(whole_error_of([&] { auto second = accelerator.profile(); }), "being made already"));
+      contains(whole_error_of([&] { auto second = accelerator.profile(); }), "already open"));
   first.finish();
   auto third = accelerator.profile({.summary = nullptr});
   auto moved = std::move(third);
@@ -334,7 +354,7 @@ TEST(Profile, WarnsWhenThereIsNoRoom) {
     training.epoch();
     EXPECT_EQ(profile.phase_times().count(Phase::forward), 6);
   }
-  EXPECT_TRUE(contains(log.text(), "the profile was full"));
+  EXPECT_TRUE(contains(log.text(), "the profile is full"));
 }
 
 TEST(Profile, DoesNotChangeATraining) {
@@ -351,7 +371,7 @@ TEST(Profile, DoesNotChangeATraining) {
 }
 
 RANK_TEST(ProfileRanks, EachWritesItsFile, 2) {
-  // The port is the same in both ranks, and nobody else's.
+  // Both ranks have the same port, and no other test has it.
   const std::string folder =
       testing::TempDir() + "accelerant-profile-" + std::getenv("MASTER_PORT");
   {

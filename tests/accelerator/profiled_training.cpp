@@ -1,6 +1,7 @@
-// What traces_test.py runs:
-//   profiled-training train FOLDER   trains a little and profiles it into the folder, kernels included
-//   profiled-training schedules      reads [{"skip_first": 1, "wait": 2, ...}, ...] and writes what 40 steps of each do
+// The program that traces_test.py runs:
+//   profiled-training train FOLDER   trains a little and profiles it, with kernels, into the folder
+//   profiled-training schedules      reads [{"skip_first": 1, "wait": 2, ...}, ...] and writes what
+//                                    40 steps of each do
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 

@@ -20,9 +20,9 @@ accelerant::AcceleratorOptions in_working_folder(const std::string& resume) {
   return options;
 }
 
-// Each process has a disk of its own, and one of them misses what it had for itself.
+// Each process has its own disk, and one of them lacks its own part.
 RANK_TEST(ResumeByRanks, APartThatOneProcessCannotReadIsAnErrorInAll, 2) {
-  // The port is the same in both ranks, and nobody else's.
+  // Both ranks have the same port, and no other test has it.
   const std::string shared = testing::TempDir() + "accelerant-resume-" + std::getenv("MASTER_PORT");
   run_in_shell("mkdir -p '" + shared + "'");
   ASSERT_EQ(chdir(shared.c_str()), 0);

@@ -1,4 +1,4 @@
-// Resuming in one process: by object, by loops over epochs and loaders, and what is missed.
+// Resuming in one process: by object, by loops over epochs and loaders, and what is missing.
 #include <gtest/gtest.h>
 
 #include "accelerator/saved_training.h"
@@ -48,7 +48,7 @@ TEST(Resume, WhatWasNeverPreparedIsMissed) {
       [&] {
         accelerator.backward(model(torch::ones({1, 2})).sum());
       },
-      {"1 optimizers", "0 prepared"});
+      {"as many optimizers as in the checkpoint (1)", "0 prepared"});
 }
 
 TEST(Resume, LoopsOverEpochsGoOn) {
@@ -86,7 +86,7 @@ TEST(Resume, LoopsOverEpochsGoOn) {
   }
 }
 
-// Without epochs() nothing tells where an epoch ends; the loader itself knows where it is.
+// Without epochs() nothing shows where an epoch ends, but the loader knows its position.
 TEST(Resume, ALoopOfTheProgramsOwnGoesOn) {
   const TempFolder folder;
   Training first(in_project(folder));
@@ -109,7 +109,7 @@ TEST(Resume, ALoopOfTheProgramsOwnGoesOn) {
   EXPECT_EQ(positions, (std::vector<int64_t>{6, 8}));
 }
 
-// Objects are known by the order of preparation, those counted too that are gone.
+// Objects are identified by their order of preparation, in which destroyed objects count too.
 TEST(Resume, AModelThatIsGoneTakesNoOnesPlace) {
   const TempFolder folder;
   const auto prepare_for_a_moment = [](Accelerator& accelerator) {
@@ -131,7 +131,7 @@ TEST(Resume, AModelThatIsGoneTakesNoOnesPlace) {
   EXPECT_EQ(second.resumed()->path, folder.path("checkpoints/checkpoint_0"));
 }
 
-// A loop over epochs may do its steps without a loader.
+// A loop over epochs may take its steps without a loader.
 TEST(Resume, EpochsWithoutALoaderAreDoneWhenTrained) {
   const TempFolder folder;
   const auto run = [&](const std::string& resume, int64_t stop_after) {
@@ -162,8 +162,8 @@ TEST(Resume, AfterARestartItIsTheDefault) {
                {"\"restart\" needs a project"});
 }
 
-// The launcher says who it is: a restart goes on from what it has saved itself. What has no name,
-// as torchrun by default, goes on from any.
+// The launcher names its launch: a restart resumes from what its own launch saved. A launch without
+// a name, the default of torchrun, resumes from any.
 TEST(Resume, ARestartGoesOnFromItsOwnLaunch) {
   const Variable rank("RANK", "0"), size("WORLD_SIZE", "1"), local_rank("LOCAL_RANK", "0");
   const auto resumes = [&](const char* saved_by, const char* restarted_by, const char* restarts) {

@@ -12,13 +12,13 @@
 
 namespace accelerator_test {
 
-// Does what a graph does to tensors, by running the step, and leaves what the host knows as it was.
+// Does to tensors what a graph does, by running the step, and leaves the host's state unchanged.
 class RunAnew final : public accelerant::detail::StepGraph {
  public:
   RunAnew(accelerant::detail::Core& core, std::function<void()> work)
       : core_(core), work_(std::move(work)), at_capture_(core) {}
 
-  // The capture has run it for the first time.
+  // The capture has already run it once.
   void replay() override {
     if (std::exchange(is_first_, false)) return;
     const accelerant::detail::HostState now(core_);
@@ -53,14 +53,14 @@ class RunAnewBackend final : public accelerant::detail::GraphBackend {
     return graph;
   }
 
-  // While a step runs for the first time as a graph.
+  // True while a step runs for the first time as a graph.
   static inline bool is_capturing = false;
 
  private:
   accelerant::detail::Core& core_;
 };
 
-// Steps that the Accelerator captures from now on get graphs of that kind in place of CUDA's.
+// Steps that the Accelerator captures from now on get such graphs instead of CUDA's.
 inline void run_steps_anew(accelerant::Accelerator& accelerator) {
   using namespace accelerant::detail;
   core_of(accelerator).capture.make_backend = [](Core& core) {
@@ -68,7 +68,7 @@ inline void run_steps_anew(accelerant::Accelerator& accelerator) {
   };
 }
 
-// A training with them.
+// A training with such graphs.
 inline CaptureSetup run_anew(const accelerant::AcceleratorOptions& options = on_cpu()) {
   return {.options = options, .prepare_graphs = run_steps_anew};
 }

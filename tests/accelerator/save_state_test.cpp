@@ -1,5 +1,5 @@
-// save_state and load_state in one process: what comes back, numbers and limits, and what is
-// refused. That a training goes on to the last bit is in resume/resume_test.py.
+// save_state and load_state in one process: what is restored, numbers and limits, and what is
+// refused. resume/resume_test.py checks that a training resumes to the last bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -113,7 +113,8 @@ TEST(SaveState, WhatDoesNotFitChangesNothing) {
   Accelerator fewer(in_project(folder));
   torch::nn::Linear net(2, 3);
   const auto model = fewer.prepare(net);
-  expect_error([&] { fewer.load_state(); }, {"1 optimizers", "0 prepared", "in the same order"});
+  expect_error([&] { fewer.load_state(); },
+               {"as many optimizers as in the checkpoint (1)", "0 prepared", "in the same order"});
 
   narrow.accelerator.register_for_checkpointing("extra", narrow.loader);
   expect_error([&] { narrow.accelerator.load_state(); }, {"none", "'extra'"});
@@ -201,11 +202,11 @@ TEST(SaveState, OnAGpuCopiesAreOfTheirMomentToo) {
     accelerator.load_state();
     EXPECT_TRUE(net->weight.equal(weight)) << async;
     for (int i = 0; i < 5; ++i) step();
-    EXPECT_TRUE(net->weight.equal(later)) << async;  // random numbers of the GPU, moments and scale
+    EXPECT_TRUE(net->weight.equal(later)) << async;  // GPU random numbers, moments and scale
   }
 }
 
-// The forms a state of the program's own can have.
+// The forms that the program's own state can have.
 struct Json {
   nlohmann::json value;
   nlohmann::json state_dict() const { return value; }
@@ -247,7 +248,7 @@ TEST(SaveState, ObjectsKeepNumbersThatJsonLacksAndMayWriteToTheirTensors) {
   const TempFolder folder;
   Training training(in_project(folder));
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  // In the order of files "best-loss" comes before "best", in that of names behind it.
+  // Sorted by file, "best-loss" comes before "best"; sorted by name, it comes after.
   Json best{{{"best", kInfinity}, {"worst", {-kInfinity, std::nan("")}}}};
   Json best_loss{{{"plain", 1.5}}};
   struct Kept {

@@ -131,7 +131,7 @@ TEST(Scaling, OneScalerServesSeveralOptimizersOncePerWindow) {
     }
     EXPECT_EQ(a->w.item<float>(), a_before - 4.0F);
     EXPECT_EQ(b->w.item<float>(), b_before - 6.0F);
-    // Outside of a scope the last update comes with the next backward.
+    // Outside a scope the last update happens at the next backward.
     if (!scoped) accelerator.backward(ma(scalar(0)).mean());
     EXPECT_EQ(accelerator.scaler().status().updates, 2);
     EXPECT_EQ(accelerator.scaler().get_scale(), 4096);
@@ -169,7 +169,7 @@ TEST(Scaling, AWindowLeftHalfWayDoesNotHoldTheScalerForGood) {
   {
     const auto window = accelerator.accumulate(mb);
     accelerator.backward(mb(scalar(1)).mean());
-  }  // and never again
+  }  // never continued
   for (int i = 0; i < 4; ++i) {
     const auto window = accelerator.accumulate(ma);
     accelerator.backward(ma(scalar(1)).mean());

@@ -1,4 +1,4 @@
-// Prepared schedules: what they count, and when they stand still.
+// Prepared schedules: what they count, and when they do not advance.
 #include <gtest/gtest.h>
 
 #include "accelerator/helpers.h"
@@ -67,7 +67,7 @@ TEST(Schedules, PlateausTakeEachMetricOnceAndInTheMiddleOfAWindowToo) {
   const auto window = accelerator.accumulate(model);  // the first micro-step of two
   scheduler.step(1.0);
   scheduler.step(1.0);
-  EXPECT_EQ(scheduler.get_last_lr().front(), 1.0);  // patience 1 lets one pass
+  EXPECT_EQ(scheduler.get_last_lr().front(), 1.0);  // patience 1 tolerates one
   scheduler.step(1.0);
   EXPECT_DOUBLE_EQ(scheduler.get_last_lr().front(), 0.1);
 }

@@ -1,4 +1,4 @@
-// The numbers themselves are compared with Python's by utilities_test.py.
+// utilities_test.py compares the numbers themselves with Python's.
 #include "accelerant/accelerator/utilities.h"
 
 #include "support/expect_error.h"
@@ -34,7 +34,7 @@ TEST_P(SetSeed, ProcessesDrawTheSameUnlessToldOtherwise) {
   EXPECT_TRUE(draw().equal(first));
 }
 
-// In processes of their own, as launchers start them, without an Accelerator.
+// In separate processes, as launchers start them, without an Accelerator.
 RANK_TEST(SetSeedRanks, TheProcessIsThatOfTheLauncher, 3) {
   const auto numbers_of = [](uint64_t seed, const accelerant::SetSeedOptions& options) {
     set_seed(seed, options);

@@ -1,8 +1,8 @@
-"""Whole training runs through the Accelerator, against the originals in the same process.
+"""Whole training runs with the Accelerator, compared with the originals in the same process.
 
-In float32, with windows that divide the epoch, the original is Hugging Face Accelerate. Where that is
-wrong (the short last window) or does nothing (fp16 on a CPU), the right answer is computed with plain
-torch.
+In float32, with windows that divide the epoch, the original is Hugging Face Accelerate. Where
+Accelerate is wrong (the short last window) or does nothing (fp16 on a CPU), plain torch computes
+the right answer.
 """
 
 import math
@@ -32,7 +32,7 @@ def make_document(rng, folder, batches_per_epoch: int, **changes) -> dict:
 
 
 def windows(document: dict, loader):
-    """The batches of each update: the last window of an epoch is as short as it is."""
+    """The batches of each update. The last window of an epoch may be short."""
     for _ in range(document["epochs"]):
         batches = list(loader)
         for start in range(0, len(batches), document["accumulation"]):
@@ -99,10 +99,10 @@ def test_short_windows_like_torch(replay, rng, tmp_path, optimizer, clipping, it
 @pytest.mark.parametrize("clipping", CLIPPING, ids=lambda c: "clip_" + c["kind"])
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_mixed_precision_like_torch(replay, rng, tmp_path, precision, clipping, accumulation):
-    """16-bit arithmetic differs with the number of threads; by how much, two runs of Python tell."""
+    """16-bit arithmetic varies with the number of threads. Two runs in Python show by how much."""
     document = make_document(
         rng, tmp_path, 22, precision=precision, clip=clipping, accumulation=accumulation,
-        # Overflows at first, so that steps are skipped, and grows within the run.
+        # The scale overflows at first, so that steps are skipped, and grows within the run.
         init_scale=2.0**22, growth_interval=5,
         optimizer={"kind": "sgd", "lr": 0.02, "momentum": 0.9},
     )
@@ -115,6 +115,7 @@ def test_mixed_precision_like_torch(replay, rng, tmp_path, precision, clipping, 
     if precision == "fp16":
         assert any(got["skipped"]) and not all(got["skipped"])
         assert got["scale"] == expected["scale"]
-    # Rounding in the last bit of float16 moves a loss by about 1e-3 where runs differ at all; bfloat16 has 3 bits less.
+    # Rounding in the last bit of float16 changes a loss by about 1e-3 if runs differ at all;
+    # bfloat16 has 3 bits fewer.
     least = {"fp16": 2e-3, "bf16": 1.6e-2}[precision]
     assert_same_run(got, expected, max(2 * distance(expected, other), least))

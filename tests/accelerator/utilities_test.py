@@ -1,4 +1,5 @@
-"""Small functions against accelerate.utils: nested data, the search for a batch size, seeds."""
+"""Compares small functions with accelerate.utils: nested data, the search for a batch size,
+seeds."""
 
 
 import accelerate.utils
@@ -10,9 +11,9 @@ TOPIC = "utilities"
 
 
 def random_batch(rng, shape=None):
-    """An object of lists of tensors; `shape` is how many tensors each list has."""
+    """An object of lists of tensors; `shape` says how many tensors each list has."""
     shape = shape or {key: rng.randint(1, 3) for key in rng.sample(["x", "y", "mask"], rng.randint(1, 3))}
-    # Keys in order, as a std::map has them.
+    # Sorted keys, like those of a std::map.
     return {
         key: [[rng.uniform(-1, 1) for _ in range(rng.randrange(6))] for _ in range(shape[key])]
         for key in sorted(shape)
@@ -70,7 +71,7 @@ def test_pad_input_tensors(replay):
             if theirs == ours:
                 agreed.add((rows, multiple))
     assert set(ACCELERATE_CASES) <= agreed
-    # Where Accelerate is known to be wrong. If it no longer is, docs/parity.md should not say so.
+    # Here Accelerate is known to be wrong. If it no longer is, docs/parity.md should not say so.
     assert (7, 4) not in agreed and (9, 4) not in agreed and (4, 4) not in agreed
 
 

@@ -70,7 +70,7 @@ TEST(Collate, ContainersGoElementByElement) {
 struct Sample {
   at::Tensor image, mask;
   std::vector<at::Tensor> levels;
-  std::string note;  // not named, so it is that of the first sample
+  std::string note;  // not named, so the first sample's is kept
   static void visit_fields(auto& self, auto&& visit) {
     visit(self.image);
     visit(self.mask);

@@ -1,4 +1,4 @@
-// Data sets of every form.
+// All forms of data sets.
 #include <accelerant/data/loader.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -30,7 +30,7 @@ TEST(Tensors, BatchesAreRows) {
     EXPECT_TRUE(torch::equal(x, images.index_select(0, y)));
     EXPECT_EQ(x.scalar_type(), at::kFloat);
     for (const int64_t label : list(y)) seen.push_back(label);
-    x.zero_();  // a copy: the data set stays as it is
+    x.zero_();  // a copy: the data set stays unchanged
   }
   EXPECT_EQ(sorted(seen), counting(6));
   EXPECT_EQ(images.sum().item<float>(), 276.F);
@@ -56,7 +56,7 @@ TEST(Tensors, OfAnyKind) {
 
 TEST(Tensors, MustHaveRowsAndOneLength) {
   EXPECT_TRUE(contains(error_of([] { data::tensors(torch::ones({3}), torch::ones({4})); }),
-                       "4 rows in tensor 1"));
+                       "length 4 of tensor 1"));
   EXPECT_TRUE(
       contains(error_of([] { data::tensors(torch::tensor(1.0)); }), "a scalar as tensor 0"));
   EXPECT_TRUE(contains(error_of([] { data::tensors(at::Tensor()); }), "undefined"));
@@ -132,13 +132,13 @@ TEST(Datasets, Mapped) {
   EXPECT_NE(loop_over(loader), first);  // in another epoch
   loader.set_epoch(0);
   EXPECT_EQ(loop_over(loader), first);
-  // A function with a state of its own: each worker has its copy.
+  // A function with its own state: each worker has a copy.
   const auto counted = data::map(IndexDataset{4}, [calls = int64_t{0}](int64_t sample) mutable {
     ++calls;
     return sample;
   });
   EXPECT_EQ(joined(loop_over(index_loader(counted, {.batch_size = 1, .workers = 2}))), counting(4));
-  // Rows of tensors one by one, batches of a data set that knows nothing else, streams.
+  // Rows of tensors one by one, batches of a data set that offers nothing else, streams.
   const auto rows = data::map(
       data::tensors(torch::arange(4)),
       [](const std::tuple<at::Tensor>& row) { return std::get<0>(row).item<int64_t>() + 1; });
@@ -174,7 +174,7 @@ TEST(Datasets, DefaultSeedIsThatOfTorch) {
     const auto loader = index_loader(30, {.batch_size = 30, .shuffle = true});
     const IndexBatches first = loop_over(loader);
     EXPECT_EQ(loader.seed(), seed);
-    torch::manual_seed(seed + 100);  // kept once it is read
+    torch::manual_seed(seed + 100);  // ignored once the seed was read
     loader.set_epoch(0);
     EXPECT_EQ(loop_over(loader), first);
     return first;
@@ -233,7 +233,7 @@ TEST(Streams, ResumeBySkipping) {
     state = loader.state_dict();
     if (batch[0] == 3) break;
   }
-  EXPECT_EQ(state.at("position"), 6);  // read ahead is not counted
+  EXPECT_EQ(state.at("position"), 6);  // samples read ahead do not count
   const auto resumed = index_loader(lines, {.batch_size = 2});
   resumed.load_state_dict(state);
   EXPECT_EQ(loop_over(resumed), (IndexBatches{{6, 7}, {8, 9}}));
@@ -267,8 +267,8 @@ TEST(Streams, WithoutSkipReadAndDiscard) {
 }
 
 TEST(Streams, Refusals) {
-  EXPECT_TRUE(
-      contains(error_of([] { index_loader(Lines{}, {.shuffle = true}); }), "order of its own"));
+  EXPECT_TRUE(contains(error_of([] { index_loader(Lines{}, {.shuffle = true}); }),
+                       "The order of a stream"));
   const auto loader = index_loader(Lines{});
   const auto second = loader.placed({});
   const auto running = loader.begin();

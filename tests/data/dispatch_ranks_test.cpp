@@ -1,4 +1,4 @@
-// Batches that really go from one process to others.
+// Batches that really travel from one process to others.
 #include <accelerant/data/detail/batch_channel.h>
 #include <accelerant/data/loader.h>
 #include <accelerant/dist/world.h>
@@ -46,7 +46,7 @@ RANK_TEST(DispatchRanks, GiveWhatShardedLoadersGive, 3) {
 
 RANK_TEST(DispatchRanks, LargeBatchesAndEarlyBreaks, 2) {
   const Process process;
-  // 8 MB for each process and step: more than sockets hold.
+  // 8 MB per process and step: more than sockets hold.
   const auto collate = [](const std::vector<int64_t>& samples) {
     return torch::full({1 << 21}, static_cast<double>(samples[0]));
   };
@@ -84,7 +84,7 @@ RANK_TEST(DispatchRanks, AnErrorOfRank0EndsAllLoops, 2) {
   EXPECT_EQ(loop_over(next).size(), 2U);
 }
 
-// They exchange nothing, so that one process may make one alone.
+// They exchange nothing, so a process may loop alone.
 RANK_TEST(DispatchRanks, ShardedLoopsNeedNobody, 2) {
   const Process process;
   data::Placement sharded = process.placement;

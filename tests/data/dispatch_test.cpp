@@ -1,4 +1,4 @@
-// Rank 0 reads for all processes. Processes are simulated by threads.
+// Rank 0 reads for all processes. Threads simulate the processes.
 #include <accelerant/data/loader.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -18,7 +18,7 @@ namespace data = accelerant::data;
 using data::LoaderOptions;
 using data::Placement;
 
-// The batches of a loop and all that the loader says on the way.
+// The batches of a loop and everything the loader reports on the way.
 struct Seen {
   IndexBatches batches;
   std::vector<nlohmann::json> states;
@@ -77,8 +77,8 @@ TEST(Dispatch, OnlyRank0ReadsAndSendsEachItsPart) {
   EXPECT_EQ(network.under_way(), 0);
 }
 
-// What every process gets and knows is what it would have had by reading for itself, whatever the
-// options, also after a resume and for an early break.
+// Every process gets and knows what it would by reading for itself, with any options, also after a
+// resume and after an early break.
 template <class D>
 void expect_like_sharded(const D& dataset, const LoaderOptions& options, const Placement& placement,
                          int64_t skip, int64_t stop_after) {
@@ -114,7 +114,7 @@ TEST(Dispatch, Traps27To29And35To39AreAsInShardedLoops) {
     options.drop_last = choose(0, 3) == 0;
     options.workers = choose(0, 3) == 0 ? choose(1, 2) : 0;
     const int64_t skip = choose(0, 2);
-    // Where all are at the same step: of uneven ends, the break must come before.
+    // A break must come while all processes are at the same step, before an uneven end.
     const int64_t full =
         length / (options.batch_size * (placement.split_batches ? 1 : placement.num_processes));
     const int64_t stop_after = choose(0, 2) == 0 && full > 0 ? choose(1, full) : -1;
@@ -167,7 +167,7 @@ TEST(Dispatch, ReadyBatchesAreDealtAndStreamsMaySayThatOneProcessReads) {
     ASSERT_TRUE(loader.state()->is_dispatched());
     for (torch::Tensor& batch : loader) {
       rows[static_cast<std::size_t>(rank)].push_back(batch.size(0));
-      batch.zero_();  // rank 0 must not spoil what is handed out again
+      batch.zero_();  // rank 0 must not damage what is handed out again
       if (loader.is_last_batch()) {
         EXPECT_EQ(loader.remainder(), 7);
       }
@@ -180,10 +180,10 @@ TEST(Dispatch, ReadyBatchesAreDealtAndStreamsMaySayThatOneProcessReads) {
   EXPECT_EQ(rows, (std::vector<std::vector<int64_t>>{{1, 4, 7}, {2, 5, 1}, {3, 6, 2}}));
 }
 
-// Loaders are told apart by their numbers, not by who is looped over first.
+// Loaders are identified by their numbers, not by which loop starts first.
 TEST(Dispatch, EachLoaderHasItsOwnLine) {
   FakeNetwork network(2);
-  std::vector<std::vector<IndexBatches>> seen(2);  // of rank 1, by loader
+  std::vector<std::vector<IndexBatches>> seen(2);  // seen by rank 1, by loader
   dispatch_on(network, {.num_processes = 2}, [&](int64_t rank, const Placement& placement) {
     std::vector<IndexLoader> loaders;
     for (const int64_t line : {0, 1}) {
@@ -213,7 +213,7 @@ struct Breaks {
   }
 };
 
-// Rank 0's exception is told to all in the place of the batch.
+// All processes get rank 0's exception instead of the batch.
 TEST(Dispatch, AnExceptionOnRank0ReachesAll) {
   for (const int64_t workers : {0, 2}) {
     for (const int64_t at : {0, 3, 50}) {
@@ -234,7 +234,7 @@ TEST(Dispatch, AnExceptionOnRank0ReachesAll) {
         if (rank > 0) {
           EXPECT_TRUE(contains(message, "Rank 0"));
         }
-        EXPECT_EQ(loader.epoch(), at < 6 ? 0 : 1);  // the same on all
+        EXPECT_EQ(loader.epoch(), at < 6 ? 0 : 1);  // the same on all ranks
       });
       EXPECT_EQ(network.under_way(), 0);
     }
@@ -270,7 +270,7 @@ TEST(Dispatch, SoDoesOneBeforeTheFirstBatch) {
   });
 }
 
-// Processes that leave a loop at different steps do not spoil the next one.
+// Processes that leave a loop at different steps do not disturb the next loop.
 TEST(Dispatch, WhatWasLeftUnreadIsDropped) {
   FakeNetwork network(3);
   dispatch_on(network, {.num_processes = 3}, [&](int64_t rank, const Placement& placement) {
@@ -291,7 +291,7 @@ TEST(Dispatch, AProcessThatStaysBehindIsTold) {
       watch(loader, 3);
       watch(loader, 1);
     } else {
-      EXPECT_TRUE(contains(error_of([&] { loop_over(loader); }), "different places"));
+      EXPECT_TRUE(contains(error_of([&] { loop_over(loader); }), "different steps"));
     }
   });
 }
@@ -332,7 +332,7 @@ TEST(Dispatch, Refusals) {
 
 struct Sample {
   torch::Tensor image;
-  std::vector<torch::Tensor> boxes;  // as many as there are
+  std::vector<torch::Tensor> boxes;  // any number of them
   static void visit_fields(auto& self, auto&& visit) {
     visit(self.image);
     visit(self.boxes);

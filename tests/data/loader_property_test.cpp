@@ -53,7 +53,7 @@ Configuration random_configuration(Choice& choose, int64_t processes) {
   result.options.shuffle = choose(0.7);
   result.options.drop_last = choose(0.3);
   result.options.seed = static_cast<uint64_t>(choose(0, 1 << 30));
-  // Threads cost time, so only some have them.
+  // Threads cost time, so only some loaders have them.
   result.options.workers = choose(0.1) ? choose(1, 3) : 0;
   result.options.prefetch = choose(1, 3);
   return result;
@@ -79,7 +79,7 @@ IndexBatch order_of(const Configuration& configuration, int64_t epoch) {
 
 IndexBatch tail(const IndexBatch& all, int64_t start) { return {all.begin() + start, all.end()}; }
 
-// Each index once and in the order of the epoch, then at most padding; lengths tell the truth.
+// Each index once and in the order of the epoch, then only padding; lengths are right.
 void check_epoch(const Configuration& configuration, const std::vector<IndexLoader>& loaders,
                  const std::vector<IndexBatches>& ranks, int64_t epoch) {
   const IndexBatch order = order_of(configuration, epoch);
@@ -98,7 +98,7 @@ void check_epoch(const Configuration& configuration, const std::vector<IndexLoad
   }
 }
 
-// One process saves in the middle of an epoch; the same, and another number of processes, go on.
+// One process saves in the middle of an epoch; the same number of processes and another one resume.
 void check_resume(const Configuration& configuration, const IndexBatches& whole, int64_t rank,
                   int64_t processes, int64_t epoch, int64_t other_processes, int64_t stop_after) {
   const auto loader = configuration.loader(rank, processes);

@@ -37,7 +37,7 @@ TEST(Loader, IsAnInputRangeAndAValue) {
   const Holder holder{index_loader(4, {.batch_size = 2})};
   const IndexLoader copy = holder.member;
   loop_over(copy);
-  EXPECT_EQ(holder.member.epoch(), 1);  // copies share their place
+  EXPECT_EQ(holder.member.epoch(), 1);  // copies share their position
 }
 
 TEST(Loader, ShufflesAnewInEveryEpoch) {
@@ -164,8 +164,8 @@ TEST(Loader, SavesWhatWasHandedOut) {
   EXPECT_EQ(resumed.position(), 9);
   EXPECT_EQ(resumed.batches_left(), 4);
   EXPECT_EQ(loop_over(resumed), after);
-  EXPECT_EQ(loop_over(resumed), loop_over(loader));  // and the next epoch is the next
-  // With another batch size and another number of processes: the samples that are left.
+  EXPECT_EQ(loop_over(resumed), loop_over(loader));  // the next epoch is the same, too
+  // With another batch size and another number of processes, the remaining samples follow.
   const auto wider = index_loader(20, {.batch_size = 4, .shuffle = true});
   wider.load_state_dict(state);
   EXPECT_EQ(joined(loop_over(wider)), joined(after));
@@ -218,7 +218,8 @@ TEST(Loader, RefusesStatesThatAreNotItsOwn) {
   const nlohmann::json good = loader.state_dict();
   auto bad = good;
   bad["dataset_length"] = 7;
-  EXPECT_TRUE(contains(error_of([&] { loader.load_state_dict(bad); }), "expected a data set of 7"));
+  EXPECT_TRUE(
+      contains(error_of([&] { loader.load_state_dict(bad); }), "expected a data set of length 7"));
   bad = good;
   bad.erase("epoch");
   EXPECT_TRUE(contains(error_of([&] { loader.load_state_dict(bad); }), "epoch"));
@@ -226,7 +227,7 @@ TEST(Loader, RefusesStatesThatAreNotItsOwn) {
   bad["position"] = 7;
   EXPECT_TRUE(contains(error_of([&] { loader.load_state_dict(bad); }), "at most 6"));
   bad["position"] = -1;
-  EXPECT_TRUE(contains(error_of([&] { loader.load_state_dict(bad); }), "useless position"));
+  EXPECT_TRUE(contains(error_of([&] { loader.load_state_dict(bad); }), "invalid position"));
   EXPECT_TRUE(
       contains(error_of([&] { loader.load_state_dict(nlohmann::json::array()); }), "state"));
   EXPECT_EQ(loop_over(loader).size(), 3U);
@@ -254,8 +255,8 @@ TEST(Loader, RefusesTwoLoopsAtOnce) {
   EXPECT_EQ(loop_over(loader).size(), 4U);
   auto iterator = loader.begin();
   while (iterator != loader.end()) ++iterator;
-  EXPECT_EQ(loop_over(loader).size(), 4U);  // a loop at its end is over
-  ++iterator;                               // and stays over
+  EXPECT_EQ(loop_over(loader).size(), 4U);  // a loop at its end has ended
+  ++iterator;                               // and stays so
   EXPECT_TRUE(iterator == loader.end());
 }
 
@@ -275,7 +276,7 @@ TEST(Loader, AnEmptyDataSetIsAnEmptyLoopWithAWarning) {
   const auto loader = index_loader(0, {.batch_size = 4, .shuffle = true});
   EXPECT_TRUE(loop_over(loader).empty());
   EXPECT_EQ(log.messages().size(), 1U);
-  EXPECT_TRUE(contains(log.text(), "empty data set"));
+  EXPECT_TRUE(contains(log.text(), "has no samples"));
   EXPECT_EQ(loader.length(), 0);
   EXPECT_EQ(loader.epoch(), 1);
 }
@@ -314,7 +315,7 @@ TEST(LoaderSamplers, BatchesOfOnesOwn) {
     if (samples.size() == 1) state = loader.state_dict();
   }
   EXPECT_EQ(samples, (std::vector<int64_t>{3, 1, 2}));
-  EXPECT_EQ(loader.length(), 1);  // of epoch 1
+  EXPECT_EQ(loader.length(), 1);  // in epoch 1
   EXPECT_EQ(loop_over(loader), (IndexBatches{{5}}));
   EXPECT_TRUE(contains(error_of([&] { loop_over(loader); }), "got 99"));
   loader.load_state_dict(state);
@@ -343,7 +344,7 @@ TEST(LoaderSamplers, ASampleThatComesTwiceDrawsTwice) {
   const IndexBatch values = sorted(joined(all));
   EXPECT_EQ(std::adjacent_find(values.begin(), values.end()), values.end());
   loader.set_epoch(0);
-  loader.skip_first_batches(3);  // and a resumed run draws the same
+  loader.skip_first_batches(3);  // a resumed run draws the same
   EXPECT_EQ(loop_over(loader), IndexBatches(all.begin() + 3, all.end()));
 }
 
@@ -360,8 +361,8 @@ TEST(Loader, RefusesUselessOptions) {
   };
   const auto sampler = std::make_shared<Backwards>();
   const auto batches = std::make_shared<Pairs>();
-  EXPECT_TRUE(contains(error({.batch_size = 0}), "expected 1 or more, got 0"));
-  EXPECT_TRUE(contains(error({.workers = -1}), "expected 0 or more, got -1"));
+  EXPECT_TRUE(contains(error({.batch_size = 0}), "expected at least 1, got 0"));
+  EXPECT_TRUE(contains(error({.workers = -1}), "expected at least 0, got -1"));
   EXPECT_TRUE(contains(error({.prefetch = 0}), "prefetch"));
   EXPECT_TRUE(contains(error({.shuffle = true, .sampler = sampler}), "sampler or shuffle"));
   EXPECT_TRUE(contains(error({.batch_size = 2, .batch_sampler = batches}), "batch sampler"));
@@ -374,7 +375,7 @@ TEST(Loader, RefusesUselessOptions) {
       error_of([&] { loader.placed({.num_processes = 2, .split_batches = true}); }), "split"));
   EXPECT_TRUE(contains(error_of([&] { loader.placed({.rank = 2, .num_processes = 2}); }), "rank"));
   EXPECT_TRUE(contains(error_of([&] { loader.set_epoch(-1); }), "negative"));
-  EXPECT_TRUE(contains(error_of([&] { loader.skip_first_batches(-1); }), "go back"));
+  EXPECT_TRUE(contains(error_of([&] { loader.skip_first_batches(-1); }), "negative"));
 }
 
 TEST(Loader, RefusesADeviceThatIsNotThere) {

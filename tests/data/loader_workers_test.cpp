@@ -1,4 +1,4 @@
-// Worker threads of a loader: same results, clean ends, errors that say what failed.
+// Worker threads of a loader: same results, clean ends, and errors that say what failed.
 #include <accelerant/data/loader.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace data = accelerant::data;
 class Workers : public testing::TestWithParam<int64_t> {};
 INSTANTIATE_TEST_SUITE_P(, Workers, testing::Values(0, 1, 2, 4));
 
-// Sample i is i plus a random number of its own.
+// Sample i is i plus its own random number.
 struct Noisy {
   int64_t size() const { return 60; }
   int64_t get(int64_t index, data::Random& random) const {
@@ -40,7 +40,7 @@ TEST_P(Workers, DoNotChangeTheResult) {
     EXPECT_EQ(first, loop_over(alone));
     const IndexBatches second = loop_over(loader);
     EXPECT_EQ(second, loop_over(alone));
-    EXPECT_NE(sorted(joined(first)), sorted(joined(second)));  // other random numbers
+    EXPECT_NE(sorted(joined(first)), sorted(joined(second)));  // different random numbers
   }
 }
 
@@ -55,7 +55,7 @@ struct Failing {
 
 TEST_P(Workers, ErrorsNameTheSampleAndComeInTheirPlace) {
   const auto loader = index_loader(Failing{17}, {.batch_size = 4, .workers = GetParam()});
-  for (int attempt = 0; attempt < 2; ++attempt) {  // the next loop works, and fails, again
+  for (int attempt = 0; attempt < 2; ++attempt) {  // the next loop works and fails the same way
     IndexBatches seen;
     try {
       for (const IndexBatch& batch : loader) seen.push_back(batch);
@@ -157,7 +157,7 @@ TEST_P(Workers, TakeAnythingThatCannotBeCopied) {
   EXPECT_EQ(joined(loop_over(loader)), counting(15, 5));
 }
 
-// A stream of 0, 1, ..., which starts over in every epoch.
+// A stream of 0, 1, ... that starts over in every epoch.
 struct Counting {
   int64_t end = 0;
   int64_t next_value = 0;

@@ -1,4 +1,4 @@
-// The threads of the loader, without torch, so that ThreadSanitizer sees all of it.
+// The threads of the loader, without torch, so that ThreadSanitizer sees everything.
 #include <accelerant/data/detail/ordered_pipeline.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 using accelerant::data::detail::OrderedPipeline;
 using Pipeline = OrderedPipeline<int>;
 
-// Jobs 0, 1, ..., count - 1; some take longer, so that they end out of order.
+// Jobs 0, 1, ..., count - 1; some take longer, so they end out of order.
 Pipeline::Claim counting(int count) {
   return [count, next = 0]() mutable -> Pipeline::Job {
     if (next == count) return {};
@@ -41,7 +41,7 @@ TEST_P(WithWorkers, ItemsComeInOrder) {
     const std::vector<int> items = all_of(pipeline);
     ASSERT_EQ(items.size(), 200U);
     for (int i = 0; i < 200; ++i) EXPECT_EQ(items[static_cast<std::size_t>(i)], i);
-    EXPECT_FALSE(pipeline.next());  // and the end stays the end
+    EXPECT_FALSE(pipeline.next());  // the end stays the end
   }
 }
 
@@ -51,7 +51,7 @@ TEST_P(WithWorkers, NothingIsAlsoAnEnd) {
 }
 
 TEST_P(WithWorkers, ClaimsAreNeverMadeByTwoThreadsAtOnce) {
-  int unguarded = 0;  // a data race here is a finding of the sanitizer
+  int unguarded = 0;  // the sanitizer would report a data race here
   Pipeline pipeline(
       [&]() -> Pipeline::Job {
         if (unguarded == 500) return {};
@@ -96,7 +96,7 @@ TEST_P(WithWorkers, ExceptionsComeInTheirPlace) {
   } catch (const std::runtime_error& error) {
     EXPECT_EQ(error.what(), std::string("five"));
   }
-  EXPECT_EQ(pipeline.next(), 6);  // the others are not harmed
+  EXPECT_EQ(pipeline.next(), 6);  // the others are not affected
 }
 
 TEST_P(WithWorkers, ExceptionsOfClaimsEndThePipeline) {
@@ -121,7 +121,7 @@ TEST_P(WithWorkers, StopsInTheMiddle) {
           GetParam(), 4);
       for (int i = 0; i < stop_after; ++i) EXPECT_EQ(pipeline.next(), i);
     }
-    EXPECT_EQ(alive.use_count(), 1);  // neither jobs nor threads are left
+    EXPECT_EQ(alive.use_count(), 1);  // no jobs or threads are left
   }
 }
 

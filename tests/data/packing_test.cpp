@@ -54,7 +54,7 @@ TEST(Packing, KeepsStructureAndValues) {
   EXPECT_TRUE(other.values.equal(part.values));
   EXPECT_EQ(other.values.strides(), part.values.strides());
   EXPECT_TRUE(other.mask->equal(*part.mask));
-  EXPECT_EQ(other.not_named, 5);  // only what is named travels
+  EXPECT_EQ(other.not_named, 5);  // only named fields travel
   EXPECT_EQ(other_numbers, numbers);
   EXPECT_EQ(other_pair, pair);
 }

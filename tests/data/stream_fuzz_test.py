@@ -1,10 +1,10 @@
-"""Random streams on 1 to 6 processes: read by every process, against Accelerate's IterableDatasetShard, and
-read by rank 0 for all, against its DataLoaderDispatcher.
+"""Random streams on 1 to 6 processes: read by every process, compared with Accelerate's
+IterableDatasetShard, and read by rank 0 for all, compared with its DataLoaderDispatcher.
 
-Accelerate's two classes disagree with each other about the end of the data: where the last round is not
-complete, the dispatcher makes all parts shorter and fills up what is missing to a multiple of the processes,
-the shard fills up to whole batches. Ours do the same in both modes, what the shard does. Neither of Accelerate's
-knows even_batches=False; there the rule is that of BatchSamplerShard.
+Accelerate's two classes disagree about the end of the data. If the last round is not complete, the
+dispatcher makes all parts shorter and pads to a multiple of the number of processes, while the
+shard pads to whole batches. Ours does what the shard does in both modes. Neither of Accelerate's
+classes supports even_batches=False; there the rule is that of BatchSamplerShard.
 """
 
 import json
@@ -30,7 +30,7 @@ class Numbers(IterableDataset):
 
 
 def by_shard(document):
-    """IterableDatasetShard, its samples grouped as the data loader around it groups them."""
+    """IterableDatasetShard, with its samples grouped as the data loader around it groups them."""
     processes, batch_size = document["num_processes"], document["batch_size"]
     part = batch_size // processes if document["split_batches"] else batch_size
     ranks = []
@@ -42,7 +42,7 @@ def by_shard(document):
 
 
 def by_batch_sampler(document):
-    """BatchSamplerShard, where nothing is filled up."""
+    """BatchSamplerShard without padding."""
     sampler = BatchSampler(range(document["length"]), document["batch_size"], document["drop_last"])
     return [[list(batch) for batch in BatchSamplerShard(sampler, document["num_processes"], rank,
                                                         document["split_batches"], even_batches=False)]
@@ -50,7 +50,7 @@ def by_batch_sampler(document):
 
 
 def by_dispatcher(document, monkeypatch):
-    """DataLoaderDispatcher on rank 0, with the slices of all ranks noted where it takes its own."""
+    """DataLoaderDispatcher on rank 0; records the slices of all ranks when it takes its own."""
     processes, seen = document["num_processes"], {}
 
     def slice_fn(batch, data_slice, process_index=None, num_processes=None):
@@ -74,7 +74,7 @@ def by_dispatcher(document, monkeypatch):
 
 
 def together(ranks):
-    """All parts of all steps, one after the other."""
+    """All parts of all steps, one after another."""
     steps = max(len(batches) for batches in ranks)
     return [sample for step in range(steps) for batches in ranks if step < len(batches) for sample in batches[step]]
 
@@ -97,7 +97,7 @@ def random_document(rng, mode):
 
 def check(document, result, monkeypatch):
     assert "error" not in result, result
-    one_process = document["num_processes"] == 1  # which never completes its last batch
+    one_process = document["num_processes"] == 1  # it never completes its last batch
     as_samplers = one_process or not document["even_batches"]
     expected = by_batch_sampler(document) if as_samplers else by_shard(document)
     skip = document["skip_batches"]
@@ -107,7 +107,7 @@ def check(document, result, monkeypatch):
     real = 0 if document["drop_last"] else document["length"] % round_size
     for rank, batches in zip(result["ranks"], expected):
         assert rank.get("length", len(batches)) == len(batches)
-        # Without a size, a process without a part in the last round does not hear of it.
+        # Without a size, a process that has no part in the last round does not learn of it.
         heard = document["sized"] or len(batches) == len(expected[0])
         if heard and rank["batches"]:
             assert rank["remainder"] == real
@@ -124,7 +124,7 @@ def check_dispatcher(document, ranks, dispatched, real):
     ours, theirs = together([batches[-1:] for batches in ranks]), together([batches[-1:] for batches in dispatched])
     assert ours[:real] == theirs[:real]
     assert len(theirs) == -(-real // document["num_processes"]) * document["num_processes"]
-    assert ours[real:len(theirs)] == theirs[real:]  # both fill up from the start
+    assert ours[real:len(theirs)] == theirs[real:]  # both pad from the start
 
 
 @pytest.mark.parametrize("mode", ["stream", "dispatch"])

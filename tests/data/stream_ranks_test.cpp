@@ -74,8 +74,8 @@ Setting random_setting(std::mt19937_64& engine) {
   return setting;
 }
 
-// What one rank of a stream gives, and all that its state says on the way, is what the same numbers
-// give by index.
+// One rank of a stream gives the same batches, and reports the same state on the way, as the same
+// numbers do by index.
 template <class Stream>
 void expect_like_indexed(const Setting& setting, bool knows_its_size) {
   for (int64_t rank = 0; rank < setting.placement.num_processes; ++rank) {
@@ -109,7 +109,7 @@ void expect_like_indexed(const Setting& setting, bool knows_its_size) {
       ++other;
     }
     ASSERT_TRUE(other == std::default_sentinel);
-    // Going on in the middle, with another number of processes.
+    // Resumes in the middle, with another number of processes.
     placement.num_processes = setting.resume_processes;
     placement.rank = rank % setting.resume_processes;
     const auto resumed =
@@ -147,7 +147,7 @@ TEST(StreamRanks, SamplesOfOthersAreNotMadeWhereTheStreamCanSkip) {
   const Placement placement{.rank = 2, .num_processes = 4};
   const auto sized = number_stream<SizedSkipStream>(length);
   loop_over(index_loader(sized, options).placed(placement));
-  EXPECT_EQ(sized.calls->reads, length / 4);  // nothing will have to be completed
+  EXPECT_EQ(sized.calls->reads, length / 4);  // nothing will need padding
   const auto counting = number_stream<CountingSkipStream>(length);
   loop_over(index_loader(counting, options).placed(placement));
   EXPECT_EQ(counting.calls->reads, length / 4 + 9);  // the first round may be needed at the end

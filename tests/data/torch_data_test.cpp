@@ -128,7 +128,7 @@ TEST(TorchData, Loaders) {
     }
     EXPECT_EQ(last, (std::vector<bool>{false, false, true}));
     EXPECT_EQ(samples, (std::vector<int64_t>{4, 4, 2}));
-    EXPECT_EQ(state.at("position"), 1);  // batches are what it counts
+    EXPECT_EQ(state.at("position"), 1);  // it counts batches
     owned.load_state_dict(state);
     for (auto& [x, y] : owned) {
       EXPECT_EQ(list(y)[0], 4);
@@ -138,7 +138,7 @@ TEST(TorchData, Loaders) {
   auto torch_loader = torch::data::make_data_loader(Squares(), 4);
   EXPECT_TRUE(
       contains(error_of([&] { data::loader(data::stream_of(*torch_loader), {.batch_size = 2}); }),
-               "ready batches"));
+               "Ready batches"));
   int64_t count = 0;  // batches of examples, as they come
   for (const std::vector<torch::data::Example<>>& batch :
        data::loader(data::stream_of(*torch_loader))) {

@@ -36,7 +36,7 @@ TEST_P(LoaderOn, TensorsArriveWithTheirValues) {
   }
 }
 
-// On a GPU each batch takes milliseconds to copy, so one that is not waited for would show.
+// On a GPU each batch takes milliseconds to copy, so a missing wait would show.
 TEST_P(LoaderOn, LargeCopiesAreWaitedFor) {
   const at::Tensor x =
       torch::arange(64, at::kFloat).unsqueeze(1).repeat({1, on_cuda() ? 1 << 20 : 64});
@@ -61,7 +61,7 @@ TEST_P(LoaderOn, BatchesKeptForLaterStayWhole) {
       data::loader(data::tensors(x), {.batch_size = 64, .workers = 2}).placed({.device = device()});
   std::vector<at::Tensor> kept;
   for (auto& [batch] : loader) {
-    kept.push_back(batch.mul(2));  // and the batch itself is let go while this may still be running
+    kept.push_back(batch.mul(2));  // the batch itself is released while this may still be running
   }
   EXPECT_TRUE(torch::equal(torch::cat(kept).cpu(), x.mul(2)));
 }

@@ -1,5 +1,5 @@
-// The Accelerator: a libtorch training loop gains mixed precision, gradient accumulation, clipping,
-// schedules and device placement by a few changed lines.
+// The Accelerator adds mixed precision, gradient accumulation, clipping, schedules and device
+// placement to a libtorch training loop. Only a few lines of the loop change.
 //
 //   accelerant::Accelerator accelerator({.mixed_precision = accelerant::Precision::fp16,
 //                                        .gradient_accumulation = {.steps = 2}});
@@ -16,13 +16,14 @@
 //     }
 //   }
 //
-// Names and meaning are those of Hugging Face Accelerate; docs/parity.md lists the differences.
+// Names and meanings are those of Hugging Face Accelerate; docs/parity.md lists the differences.
 //
-// An Accelerator and what it prepared belong to one thread at a time. It must outlive the use of
-// what it prepared (steps and forwards after that are an Error). Objects given to prepare by name
-// are borrowed: they must live while a handle of theirs does. A prepared object is forgotten when
-// its last handle is gone, so all of it may be local to a function. Two Accelerators in one process
-// do not disturb each other, but share what belongs to the process: see PerformanceOptions.
+// Use an Accelerator, and everything it prepared, from one thread at a time. It must outlive the
+// use of what it prepared: a later step or forward is an Error. prepare() borrows an object that it
+// gets by name, so the object must live as long as any of its handles. The Accelerator forgets a
+// prepared object together with the last handle, so all of them may be local to a function. Two
+// Accelerators in one process are independent, except for the settings of the process: see
+// PerformanceOptions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -77,40 +78,42 @@ using Loader = data::Loader<Batch>;
 
 class Accelerator {
  public:
-  // Throws Error if an option, or an environment variable that stands in for one, is out of range
-  // or cannot be met.
-  explicit Accelerator(const AcceleratorOptions& options = {});
+  // Throws Error if an option, or the environment variable that replaces it, is out of range or
+  // cannot be satisfied.
+  explicit Accelerator(  // to see which option the compiler refuses, write AcceleratorOptions{...}
+      const AcceleratorOptions& options = {});
   ~Accelerator();
   Accelerator(Accelerator&&) noexcept;  // the source may then only be destroyed or assigned to
   Accelerator& operator=(Accelerator&&) noexcept;
 
   // --- Preparation -------------------------------------------------------------------------------
 
-  // Takes models, optimizers, loaders and schedules in any number and order and returns the
-  // prepared ones in that order: one as it is, several as a tuple. What is prepared already comes
-  // back unchanged, and preparing an object again gives the same prepared one.
+  // Takes any number of models, optimizers, loaders and schedules, in any order, and returns the
+  // prepared ones in the same order: a single one as is, several as a tuple. An object that is
+  // already prepared comes back unchanged. Preparing an original twice returns the same prepared
+  // object.
   template <class... Objects>
   auto prepare(Objects&&... objects);
 
-  // Moves the module to the device and runs its forward in the Accelerator's precision. The model's
-  // parameters are those the module has now; register others before.
+  // Moves the module to the device and runs its forward in the Accelerator's precision. Register
+  // all parameters before this call: the model does not see later ones.
   template <class M>
   auto prepare_model(M&& model, const PrepareModelOptions& options = {});
 
-  // LBFGS is refused under fp16: it evaluates the loss several times in a step.
+  // LBFGS under fp16 is an Error: it evaluates the loss several times in one step.
   Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer,
                               const PrepareOptimizerOptions& options = {});
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                               const PrepareOptimizerOptions& options = {});
   Optimizer prepare_optimizer(const Optimizer& optimizer, const PrepareOptimizerOptions& = {});
 
-  // The prepared loader gives its batches on the device and tells the Accelerator about the end of
-  // an epoch. A torch::data loader is taken as a stream of batches.
+  // The prepared loader delivers its batches on the device and tells the Accelerator when an epoch
+  // ends. A torch::data loader is treated as a stream of batches.
   template <class L>
   auto prepare_data_loader(L&& loader);
 
-  // A schedule follows the optimizer it was made for. One of torch::optim does not tell which that
-  // is, so it follows all prepared optimizers.
+  // A schedule follows the optimizer it was made for. A schedule of torch::optim does not expose
+  // its optimizer, so it follows all prepared optimizers.
   Scheduler prepare_scheduler(optim::LrScheduler& scheduler);
   Scheduler prepare_scheduler(optim::LrScheduler&& scheduler);
   Scheduler prepare_scheduler(optim::ReduceLrOnPlateau& scheduler);
@@ -120,30 +123,35 @@ class Accelerator {
 
   // --- The loop ----------------------------------------------------------------------------------
 
-  // 0, 1, ..., count - 1. After a state was loaded, what is left of them: call epochs() in the same
-  // order as the run that saved.
+  // The range 0, 1, ..., count - 1. After a state was loaded, only the epochs that remain: call
+  // epochs() in the same order as the run that saved.
   Epochs epochs(int64_t count);
 
-  // Runs autograd on the loss, scaled under fp16. Inside accumulate() the gradients of a window add
-  // up to the mean over its micro-steps.
+  // Runs autograd on the loss, which is scaled under fp16. Inside accumulate(), the gradients of a
+  // window add up to the mean over its micro-steps.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
 
-  // For losses that are sums over items, such as tokens: the gradients of a window add up to the
-  // sum of all its losses divided by the number of all its items, however they are spread over the
-  // micro-steps. A number that lies on the device is not waited for. The division happens at the
-  // end of the window, when gradients are clipped, unscaled or stepped with. A window takes one
-  // form of backward only.
+  // For losses that are sums over items, such as tokens. The gradients of a window add up to the
+  // sum of its losses divided by the number of its items, however these are spread over the
+  // micro-steps. If the number is on the device, the host does not wait for it. The division
+  // happens at the end of the window, when the gradients are clipped, unscaled or used by a step.
+  // Use only one form of backward in a window.
   void backward(const at::Tensor& loss_sum, int64_t num_items, const BackwardOptions& options = {});
   void backward(const at::Tensor& loss_sum, const at::Tensor& num_items,
                 const BackwardOptions& options = {});
 
-  // Neither a number of items nor, as in libtorch, the tensor's own arguments: see BackwardOptions.
+  // Always a compile-time error: the second argument is neither a number of items nor, as in
+  // libtorch, `gradient` or `retain_graph`. The message says what to write instead.
   template <class T>
   requires std::same_as<T, bool> || std::floating_point<T>
-  void backward(const at::Tensor& loss, T, const BackwardOptions& = {}) = delete;
+  void backward(const at::Tensor&, T, const BackwardOptions& = {}) {
+    static_assert(!std::is_arithmetic_v<T>,
+                  "Accelerator::backward: to keep the graph write backward(loss, {.retain_graph = "
+                  "true}); a number of items must be an integer or a tensor");
+  }
 
-  // One micro-step of a window over these models; without models, over all. Calls with the same
-  // models share a window, calls with others have their own.
+  // One micro-step of a window over these models, or over all models if none are given. Calls with
+  // the same models share a window; calls with different models have separate windows.
   template <class... Models>
   AccumulateScope accumulate(const Models&... models) {
     static_assert((std::derived_from<Models, ModelBase> && ...),
@@ -151,11 +159,11 @@ class Accelerator {
     return open_window({&models...});
   }
 
-  // Clip gradients as the free functions do, after undoing the loss scale of the optimizers that
-  // own the parameters. In the middle of a window nothing happens, and clip_grad_norm_ returns
-  // nothing; otherwise the norm before clipping, on the device. For a model whose optimizer steps
-  // in fused kernels the norm is clipped inside the step, and the gradients stay as they are: see
-  // AcceleratorOptions::fused.
+  // Clip gradients like the free functions, after undoing the loss scale of the optimizers that own
+  // the parameters. clip_grad_norm_ returns the norm before clipping, on the device. In the middle
+  // of a window these functions do nothing, and clip_grad_norm_ returns nullopt. If the model's
+  // optimizer steps in fused kernels, the norm is clipped inside the step and the gradients keep
+  // their values: see AcceleratorOptions::fused.
   std::optional<at::Tensor> clip_grad_norm_(const ModelBase& model, double max_norm,
                                             const NormOptions& options = {});
   std::optional<at::Tensor> clip_grad_norm_(const std::vector<at::Tensor>& parameters,
@@ -163,8 +171,9 @@ class Accelerator {
   void clip_grad_value_(const ModelBase& model, double clip_value);
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 
-  // Undoes the loss scale in the gradients of one optimizer, or of all, so that they can be looked
-  // at. Once in a window, further calls do nothing; so does a call in the middle of a window.
+  // Undoes the loss scale in the gradients of one optimizer, or of all, so that you can inspect
+  // them. Takes effect once per window; further calls, and calls in the middle of a window, do
+  // nothing.
   void unscale_gradients(const Optimizer& optimizer);
   void unscale_gradients();
 
@@ -173,18 +182,19 @@ class Accelerator {
   AutocastScope autocast() const;
   AutocastScope autocast(const AutocastSettings& settings) const;
 
-  // The whole step as a CUDA graph that is replayed in each call, where that can be: see capture.h.
+  // Captures the whole step as a CUDA graph and replays it in each call, where possible: see
+  // capture.h.
   template <class F>
   CapturedStep<std::decay_t<F>> capture(F&& step, const CaptureOptions& options = {}) {
     return {core_, std::forward<F>(step), options};
   }
 
-  // Gives up what was gathered: windows that are half complete end here, and the gradients of all
-  // prepared optimizers are cleared. For going on after an exception in the middle of a window.
+  // Discards accumulated gradients: ends all incomplete windows and clears the gradients of all
+  // prepared optimizers. Use it to continue after an exception in the middle of a window.
   void drop_gradients();
 
-  // Whether the latest micro-step completed its window; true before the first. Setting it by hand
-  // counts for optimizers that are not part of a window.
+  // Whether the latest micro-step completed its window; true before the first. A value that you set
+  // applies to optimizers outside windows.
   bool sync_gradients() const;
   void set_sync_gradients(bool sync);
 
@@ -194,25 +204,24 @@ class Accelerator {
   // Whether the last executed step of any prepared optimizer was skipped. May wait for the device.
   bool optimizer_step_was_skipped() const;
 
-  // The micro-steps that the latest window has so far; 0 when it is complete and its scope has
-  // ended.
+  // Micro-steps in the latest window so far; 0 once it is complete and its scope has ended.
   int64_t step() const;
 
-  // Optimizer updates in one epoch of the loader, prepared or not: what schedules are made for. An
-  // Error for a stream of unknown length.
+  // Optimizer updates in one epoch of the loader, prepared or not. Use it as the length of a
+  // schedule. Throws Error for a stream of unknown length.
   template <class Batch>
   int64_t updates_per_epoch(const data::Loader<Batch>& loader) const {
     return updates_in(loader.placed(placement()).length());
   }
 
   // --- Between processes -------------------------------------------------------------------------
-  // All processes must call these in the same order. See accelerant/dist for what each one does.
+  // All processes must call these functions in the same order. See accelerant/dist for details.
 
   template <NestedTensors T>
   T gather(const T& data) const {
     return dist::gather(world(), data);
   }
-  // Each sample once: what only fills up the current batch of the innermost loop is dropped.
+  // Returns each sample once: drops the rows that only pad the current batch of the innermost loop.
   template <NestedTensors T>
   T gather_for_metrics(const T& data) const {
     return dist::gather_for_metrics(world(), current_rows(), data);
@@ -237,39 +246,42 @@ class Accelerator {
   // The rows of the current batch, for dist::gather_objects_for_metrics.
   dist::BatchRows current_rows() const;
 
-  // A flag that any process may raise and all see, for example to stop early. Checking lowers it.
+  // A flag that any process may raise and every process sees, for example to stop early.
+  // check_trigger() lowers it.
   void set_trigger();
   bool check_trigger();
 
   // --- Exchange of gradients ---------------------------------------------------------------------
-  // accumulate() and backward() do it by themselves; this is for loops that want it otherwise.
+  // accumulate() and backward() exchange gradients on their own; use these functions for other
+  // kinds of loops.
 
-  // No exchange of gradients between processes inside.
+  // While the scope lives, the model's gradients are not exchanged between processes.
   NoSyncScope no_sync(const ModelBase& model);
 
-  // The next backward exchanges the model's gradients although its forwards ran inside no_sync() or
-  // in the middle of a window.
+  // Makes the next backward exchange the model's gradients even if the forwards ran inside
+  // no_sync() or in the middle of a window.
   void trigger_sync_in_backward(const ModelBase& model);
 
-  // For processes that have different numbers of batches (data_loader.even_batches = false): runs
-  // the loop of this process and then takes part in the exchanges of the others, with gradients of
-  // zero, until all have ended. At the end all have the models of one that ended last; optimizers
-  // are not exchanged. Any other exchange in the loop is an Error, and so are backward(loss_sum,
-  // num_items) and fp16. In one process it just runs the loop.
+  // For processes with different numbers of batches (data_loader.even_batches = false). Runs the
+  // loop of this process, then takes part in the exchanges of the other processes, with zero
+  // gradients, until all have finished. At the end every process has the models of a process that
+  // finished last; optimizers are not exchanged. Any other exchange inside the loop,
+  // backward(loss_sum, num_items) and fp16 are Errors. With one process it just runs the loop.
   //
   //   accelerator.join_uneven_inputs({&model}, [&] { for (auto&& batch : loader) ... });
   void join_uneven_inputs(const std::vector<const ModelBase*>& models,
                           const std::function<void()>& loop, const dist::JoinOptions& options = {});
 
-  // Training in which gradients are not exchanged, but parameters averaged every few steps: see
-  // dist/local_sgd.h. Lasts as long as the object that is returned.
+  // Trains without exchanging gradients and averages the parameters every few steps instead: see
+  // dist/local_sgd.h. Lasts as long as the returned object.
   //
   //   auto local_sgd = accelerator.local_sgd(model, {.steps = 8});
   dist::LocalSgd local_sgd(const ModelBase& model, const dist::LocalSgdOptions& options = {});
 
   // --- In one process ----------------------------------------------------------------------------
 
-  // Run f on the process named; what it returns comes back in an optional, empty elsewhere.
+  // Run f only in the process that the function names. The result comes back in an optional, which
+  // is empty in all other processes.
   template <class F>
   auto on_main_process(F&& f) const {
     return run_if(is_main_process(), f);
@@ -291,14 +303,14 @@ class Accelerator {
     return run_if(local_process_index() == index, f);
   }
 
-  // This process's part of a vector, a tensor (along the first dimension), or a map of those: see
-  // dist/process_control.h. The argument is not changed.
+  // Returns this process's part of a vector, of a tensor (along the first dimension), or of a map
+  // of those: see dist/process_control.h. Does not change the argument.
   template <class T>
   T split_between_processes(const T& values, bool apply_padding = false) const {
     return dist::split_between(values, process_index(), num_processes(), apply_padding);
   }
 
-  // Prints the values with spaces between them and a newline, once on each machine.
+  // Prints the values, separated by spaces and followed by a newline, once per machine.
   template <class... Values>
   void print(const Values&... values) const {
     if (!is_local_main_process()) return;
@@ -310,36 +322,39 @@ class Accelerator {
 
   // --- Saving and loading ------------------------------------------------------------------------
 
-  // Saves everything that was prepared or registered, and where the training stands, as a folder
-  // that is whole or not there at all; see docs/checkpoints.md. All processes must call it. Without
-  // a folder: the next `<project.dir>/checkpoints/checkpoint_<n>`, and older ones are removed as
-  // project.total_limit says. A checkpoint that is in the folder already is replaced. Returns the
-  // folder. Behind optimizer.step(), or between updates; the batch in hand counts as done.
+  // Saves everything prepared or registered, and the position of the training, to a folder. The
+  // folder is either complete or absent; see docs/checkpoints.md. All processes must call it, after
+  // optimizer.step() or between updates. The current batch counts as done. Returns the folder.
   //
-  // Throws Error in all processes if one of them cannot save; what was saved before is then as it
-  // was, and the training can go on. An Error of an asynchronous save comes from the second
-  // save_state() after it, from wait_for_saves(), load_state() or end_training().
+  // Without a folder, saves to the next `<project.dir>/checkpoints/checkpoint_<n>` and removes old
+  // checkpoints as project.total_limit says. A checkpoint that already exists in the folder is
+  // replaced.
+  //
+  // Throws Error in all processes if one of them cannot save. Earlier checkpoints are then
+  // unchanged, and the training can continue. The Error of an asynchronous save is thrown by the
+  // second save_state() after it, or by wait_for_saves(), load_state() or end_training().
   std::string save_state(const SaveStateOptions& options = {});
   std::string save_state(const std::string& folder, const SaveStateOptions& options = {});
 
-  // Returns when no asynchronous save is under way any more.
+  // Waits until no asynchronous save is running.
   void wait_for_saves();
 
-  // Makes everything what it was when it was saved; the loops over loaders and epochs() go on from
-  // there. The same objects must have been prepared, in the same order, and registered. Without a
-  // folder: the newest of the project; if it is damaged, that is logged, and the one before is
-  // taken. Folders of Accelerate's save_state() load too. What does not fit is an Error before
-  // anything is changed. All processes must call it, as many as saved, or others: see
-  // docs/checkpoints.md.
+  // Restores everything to the saved state; loops over loaders and epochs() continue from there.
+  // Prepare the same objects in the same order, and register the same ones, before the call.
+  // Without a folder, loads the newest checkpoint of the project; if that one is damaged, logs it
+  // and tries the one before. Also loads folders written by Accelerate's save_state(). Throws Error
+  // before anything is changed if the checkpoint does not fit. All processes must call it. Their
+  // number may differ from the run that saved: see docs/checkpoints.md.
   LoadedState load_state();
   LoadedState load_state(const std::string& folder);
 
-  // What prepare() resumed from, as project.resume says; nothing if there was no checkpoint.
+  // What prepare() resumed from, as project.resume says; nullopt if there was no checkpoint.
   std::optional<LoadedState> resumed() const;
 
-  // The object becomes part of checkpoints under that name. It has state_dict(), which gives a
-  // NamedState, a StateDict or JSON, and load_state_dict(), which takes the same. It is borrowed,
-  // and must live as long as states are saved or loaded. The main process's is saved.
+  // Adds the object to checkpoints under this name. Its state_dict() returns a NamedState, a
+  // StateDict or JSON, and its load_state_dict() takes the same. The object is borrowed and must
+  // live as long as states are saved or loaded. Checkpoints hold the state of the main process's
+  // object.
   template <class Object>
   void register_for_checkpointing(const std::string& name, Object& object) {
     static_assert(detail::Checkpointable<Object>,
@@ -356,23 +371,24 @@ class Accelerator {
              }});
   }
 
-  // With project.save_on_preemption: if SIGTERM or SIGUSR1 has come, to any process, saves the
-  // state and throws Preempted (core/error.h), which ends the program with exit code 75 unless it
-  // is caught. Loops over prepared loaders do this by themselves after each update; it is for
-  // programs with other loops, in all processes.
+  // With project.save_on_preemption: if any process has received SIGTERM or SIGUSR1, saves the
+  // state and throws Preempted (core/error.h), which ends the program with exit code 75 unless you
+  // catch it. Loops over prepared loaders do this after each update. Call it, in all processes,
+  // only if your program uses other loops.
   void stop_if_preempted();
 
-  // Called before models are saved or loaded: see StateHook.
+  // Registers a hook that is called before models are saved or loaded: see StateHook.
   StateHookHandle register_save_state_pre_hook(StateHook hook);
   StateHookHandle register_load_state_pre_hook(StateHook hook);
 
-  // The model's weights as Hugging Face's libraries keep them, see checkpoint/models.h. The main
-  // process writes; the others wait for it, and get an Error if it fails. All return the same.
+  // Saves the model's weights in the format of Hugging Face's libraries, see checkpoint/models.h.
+  // The main process writes; the other processes wait for it and get an Error if it fails. All
+  // processes return the same value.
   SavedModel save_model(const ModelBase& model, const std::string& folder,
                         const SaveModelOptions& options = {}) const;
 
-  // A tensor, or tensors by name (StateDict, std::map), into one file: see checkpoint/models.h. The
-  // main process writes; the others wait for it, and get an Error if it fails.
+  // Saves a tensor, or tensors by name (StateDict, std::map), to one file: see checkpoint/models.h.
+  // The main process writes; the other processes wait for it and get an Error if it fails.
   template <class Tensors>
   void save(const Tensors& tensors, const std::string& path,
             const SaveTensorsOptions& options = {}) const {
@@ -384,7 +400,7 @@ class Accelerator {
   // Parameters and buffers by name: the model's own tensors, not copies.
   StateDict get_state_dict(const ModelBase& model) const { return model.state_dict(); }
 
-  // The original of a prepared model.
+  // The original module of a prepared model.
   template <class M>
   decltype(auto) unwrap_model(const Model<M>& model) const {
     return model.module();
@@ -392,27 +408,26 @@ class Accelerator {
 
   // --- Around the loop ---------------------------------------------------------------------------
 
-  // Records where the time goes as long as the object that is returned is there: see profile.h.
-  // Without options: those of the Accelerator.
+  // Records where the time goes while the returned object lives: see profile.h. Without an
+  // argument, uses AcceleratorOptions::profile.
   ProfileScope profile();
   ProfileScope profile(const ProfileOptions& options);
 
-  // Where the phases of the training are recorded while profile() is in force. For spans of the
-  // program's own:
+  // The recording of phases, active while a ProfileScope lives. Add your own spans like this:
   //
   //   const auto span = accelerator.timeline().span("augment");
   Timeline& timeline();
 
-  // Forgets everything that was prepared, empties the handles given, and gives cached device memory
-  // back. Other handles of what was forgotten are an Error when used.
+  // Forgets everything that was prepared, empties the given handles, and returns cached device
+  // memory. Using any other handle of a forgotten object is an Error.
   template <class... Handles>
   void free_memory(Handles&... handles) {
     ((handles = Handles()), ...);
     forget_everything();
   }
 
-  // Waits for asynchronous saves, and throws the Error of one, then ends the connections between
-  // processes. The Accelerator's destructor does so, too, but logs the Error; call it where the
+  // Waits for asynchronous saves, throws the Error of a failed one, and then closes the connections
+  // between processes. The destructor does the same but only logs the Error, so call this if the
   // Accelerator lives on. Exchanges after it are an Error.
   void end_training();
 
@@ -434,10 +449,11 @@ class Accelerator {
   bool is_last_process() const { return environment().is_last_process(); }
   bool use_distributed() const { return environment().use_distributed(); }
 
-  // What connects the processes: for the functions of accelerant::dist.
+  // The connection between the processes, for the functions of accelerant::dist.
   const dist::World& world() const;
 
-  // The options in force, environment included: no optional field that has a fallback is empty.
+  // The options in effect, including the environment. Every optional field that has a fallback is
+  // set.
   const AcceleratorOptions& options() const;
 
   bool split_batches() const { return options().data_loader.split_batches; }
@@ -466,7 +482,7 @@ class Accelerator {
   template <detail::Role role, class Object>
   auto prepare_early(Object& object);
 
-  // An Error for handles of another Accelerator.
+  // Throws Error for a handle of another Accelerator.
   void require_own(const ModelBase& model) const;
   void require_own(const std::shared_ptr<detail::Core>& core) const;
 

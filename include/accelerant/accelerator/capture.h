@@ -12,25 +12,24 @@
 //   });
 //   for (auto&& [data, target] : loader) auto loss = step(data, target);
 //
-// A small model's step is hundreds of kernels that take less time than launching them. A graph
-// launches them all at once. The first calls run as they are; then the step is captured, and from
-// then on a call copies its inputs to where the graph reads them and replays it. Windows,
-// schedules, checkpoints, learning rates set between calls, random numbers and skipped steps are
-// the same as in a plain loop.
+// A small model's step consists of hundreds of kernels that take less time to run than to launch. A
+// graph launches all of them at once. The first calls run eagerly, then the step is captured. From
+// then on a call copies its inputs to where the graph reads them and replays the graph. Windows,
+// schedules, checkpoints, learning rates set between calls, random numbers and skipped steps behave
+// as in a plain loop.
 //
-// The function's own code on the host does not run in a replay, so it must not depend on the host's
-// data: no item(), no branch on values, no counters. What it does through the Accelerator and what
-// was prepared counts in every call. Inputs come to the device. Other tensors that it reads must
-// stay where they are.
+// A replay does not run the function's own host code, so that code must not depend on data: no
+// item(), no branch on values, no counters. Everything it does through the Accelerator and through
+// prepared objects takes effect in every call. Inputs are moved to the device. Other tensors that
+// it reads must keep their memory.
 //
-// Steps that differ in the shapes of their inputs or in their place in a window have graphs of
-// their own. Where a step cannot be captured (on a CPU, with LBFGS, if it waits for the device,
-// ...) it runs eagerly, with the same results; why_not() and the log tell the reason.
-// docs/capture.md says more.
+// Each combination of input shapes and position in a window gets its own graph. A step that cannot
+// be captured (on a CPU, with LBFGS, if it waits for the device, ...) runs eagerly, with the same
+// results; why_not() and the log give the reason. See docs/capture.md.
 //
-// A CapturedStep owns the function and the graphs with their memory; what the function refers to
-// must outlive it. It is movable, belongs to the thread of its Accelerator, and must not be called
-// when that is gone.
+// A CapturedStep owns the function and the graphs with their memory. Whatever the function refers
+// to must outlive it. It is movable, belongs to the thread of its Accelerator, and must not be
+// called after the Accelerator is destroyed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -53,13 +52,19 @@ namespace accelerant {
 class Accelerator;
 
 struct CaptureOptions {
-  // Calls that run eagerly before the first capture, at least 1. Each kind of step runs once more
-  // before its own capture. Default: 3, as PyTorch recommends.
+  // Calls that run eagerly before the first capture, at least 1. Each kind of step runs eagerly
+  // once more before its own capture. Default: 3, as PyTorch recommends.
   int64_t warmup = 3;
 
-  // Graphs that are kept, at least 1; the one that was not used for longest makes room. Each holds
-  // the memory of its inputs and outputs; the rest is shared. Default: 8.
+  // Maximum number of graphs to keep, at least 1; the least recently used one is dropped first.
+  // Each graph holds the memory of its inputs and outputs; the rest is shared. Default: 8.
   int64_t max_graphs = 8;
+
+  // Let cuDNN time its algorithms in the warm-up calls, which take longer for it, and keep the
+  // fastest for the graph. Counts for shapes that no convolution had before. Not done if
+  // PerformanceOptions::cudnn_benchmark is false or deterministic algorithms are wanted. The choice,
+  // and with it the last bits of results, may differ between runs. Default: true.
+  bool tune = true;
 };
 
 namespace detail {
@@ -67,7 +72,7 @@ namespace detail {
 class CaptureEngine;
 struct Core;
 
-// What a step returned: its tensors, and the data they were in.
+// The result of a step: its tensors, and the value that contained them.
 struct StepOutputs {
   std::vector<at::Tensor> tensors = {};
   std::shared_ptr<const void> structure = {};
@@ -75,16 +80,16 @@ struct StepOutputs {
 
 using StepBody = std::function<StepOutputs(const std::vector<at::Tensor>& inputs)>;
 
-// Any CapturedStep.
+// The part of a CapturedStep that does not depend on its function.
 class CapturedStepBase {
  public:
   // Whether the latest call was a replay.
   bool is_captured() const;
 
-  // Why the step runs eagerly for good; empty as long as it need not.
+  // Why the step will always run eagerly; empty while it may still be captured.
   const std::string& why_not() const;
 
-  // Graphs that are held now.
+  // Number of graphs held now.
   int64_t graphs() const;
 
   CapturedStepBase(CapturedStepBase&&) noexcept;
@@ -105,9 +110,8 @@ class CapturedStepBase {
 template <class F>
 class CapturedStep : public detail::CapturedStepBase {
  public:
-  // Runs the step once. What it returns (tensors, also nested, or nothing) comes back without
-  // history for autograd, and stays as it is in later calls. Reading it waits for the device; not
-  // reading it does not.
+  // Runs the step once. The result (tensors, also nested, or nothing) comes back detached from
+  // autograd, and later calls do not change it. Reading it waits for the device.
   template <NestedTensors... Inputs>
   requires std::invocable<F&, const Inputs&...>
   auto operator()(const Inputs&... inputs) {

@@ -1,4 +1,4 @@
-// What saving and loading the state of a training takes and gives: see Accelerator::save_state.
+// Types for saving and loading the state of a training run: see Accelerator::save_state.
 #pragma once
 
 #include <concepts>
@@ -15,28 +15,28 @@
 namespace accelerant {
 
 struct SaveStateOptions {
-  // Only copies the state and returns; it is written while the training goes on. The copies need
-  // the memory of up to two states. Default: false.
+  // Copy the state and return; the files are written while training continues. The copies need
+  // memory for up to two states. Default: false.
   bool async = false;
 };
 
 struct LoadedState {
-  std::string path = {};  // of the checkpoint
-  int64_t epoch = 0;      // that Accelerator::epochs() goes on with
-  int64_t updates = 0;    // of optimizers, before it was saved
+  std::string path = {};  // the folder of the checkpoint
+  int64_t epoch = 0;      // where Accelerator::epochs() continues
+  int64_t updates = 0;    // optimizer updates before the save
 };
 
-// Called before the models of a checkpoint are saved or loaded, with their tensors by name, in the
-// order of their preparation, and the folder of the checkpoint. What is removed is not saved or
-// loaded.
+// Called before the models of a checkpoint are saved or loaded. Gets the tensors of each model by
+// name, in the order of preparation, and the folder of the checkpoint. Tensors that the hook
+// removes are not saved or loaded.
 using StateHook = std::function<void(std::vector<StateDict>& models, const std::string& folder)>;
 
-// Of a hook that was registered.
+// The handle of a registered hook.
 class StateHookHandle {
  public:
   explicit StateHookHandle(std::weak_ptr<StateHook> hook) : hook_(std::move(hook)) {}
 
-  // The hook is not called any more. Without this it is, as long as the Accelerator lives.
+  // Unregisters the hook. Otherwise it stays registered as long as the Accelerator lives.
   void remove() {
     if (const auto hook = hook_.lock()) *hook = nullptr;
   }
@@ -51,7 +51,7 @@ template <class T>
 concept SavedForm =
     std::same_as<T, NamedState> || std::same_as<T, StateDict> || std::same_as<T, nlohmann::json>;
 
-// Has state_dict() and takes the same in load_state_dict().
+// A type with state_dict() and a load_state_dict() that takes the same value.
 template <class T>
 concept Checkpointable = requires(T& object) {
   requires SavedForm<std::remove_cvref_t<decltype(object.state_dict())>>;
@@ -80,7 +80,7 @@ const Form& from_named_state(const NamedState& state) {
   }
 }
 
-// An object of the program's own in checkpoints.
+// A registered object in checkpoints.
 struct CustomObject {
   std::string name = {};
   std::function<NamedState()> save = {};

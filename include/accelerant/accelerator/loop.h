@@ -1,16 +1,15 @@
-// What a training loop gets from an Accelerator besides what it prepared: the epochs, and scopes
-// that make a difference to what happens inside of them.
+// Epochs, and the scopes that change what happens inside a training loop.
 //
 //   for (auto epoch : accelerator.epochs(10)) {            // Epochs
 //     for (auto&& [data, target] : loader) {
 //       auto window = accelerator.accumulate(model);       // AccumulateScope
 //       accelerator.backward(loss_of(model(data), target));
-//       optimizer.step();                                  // only where the window is complete
+//       optimizer.step();                                  // only if the window is complete
 //       optimizer.zero_grad();
 //     }
 //   }
 //
-// All of them come from the Accelerator, and a scope lasts until the end of its block.
+// The Accelerator creates all of them. A scope lasts until the end of its block.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +34,7 @@ class OptimizerState;
 class TrainingProgress;
 struct Window;
 
-// Tell the Accelerator, if it still exists, where the loop over epochs is.
+// Tell the Accelerator, if it still exists, which epoch the loop has reached.
 void note_epoch(const std::weak_ptr<TrainingProgress>& progress, int64_t epoch);
 void note_end_of_epochs(const std::weak_ptr<TrainingProgress>& progress);
 
@@ -82,7 +81,7 @@ class Epochs {
     std::weak_ptr<detail::TrainingProgress> progress_;
   };
 
-  // From `first` to `end` - 1; nothing if `first` is not below `end`.
+  // From `first` to `end` - 1; empty if `first` >= `end`.
   Epochs(int64_t first, int64_t end, std::weak_ptr<detail::TrainingProgress> progress = {})
       : first_(first), end_(end), progress_(std::move(progress)) {}
 
@@ -98,15 +97,17 @@ class Epochs {
 // One micro-step of a window of accumulated gradients, from Accelerator::accumulate. Whether it
 // completes the window is decided when the scope opens. Scopes do not nest.
 //
-// The gradients of a window are the mean over the micro-steps in which a backward ran. If nothing
-// was stepped with when the last one ends (`continue` before the step), the next window goes on
-// with them.
+// The gradients of a window are the mean over the micro-steps in which a backward ran. If no
+// optimizer has stepped when the last micro-step ends (for example after `continue`), the next
+// window adds to these gradients.
 //
-// When an exception leaves the scope before an optimizer has stepped, the micro-step does not
-// count. If it was the first with a backward, or gradients were already clipped or unscaled, what
-// the window holds is dropped. Else gradients of the failed backward cannot be told from those
-// before: go on, or give the window up with Accelerator::drop_gradients().
-class [[nodiscard]] AccumulateScope {
+// If an exception leaves the scope before an optimizer has stepped, the micro-step does not count.
+// The gradients of the window are dropped if this was its first micro-step with a backward, or if
+// they were already clipped or unscaled. Otherwise they stay, mixed with what the failed backward
+// may have added: continue with them, or call Accelerator::drop_gradients().
+class [[nodiscard(
+    "the window ends at once: write auto window = "
+    "accelerator.accumulate(model);")]] AccumulateScope {
  public:
   ~AccumulateScope();
   AccumulateScope(const AccumulateScope&) = delete;
@@ -115,7 +116,7 @@ class [[nodiscard]] AccumulateScope {
   // Whether this micro-step completes its window.
   bool sync_gradients() const;
 
-  // Its place in the window, from 1.
+  // Its position in the window, from 1.
   int64_t micro_step() const;
 
  private:
@@ -124,7 +125,7 @@ class [[nodiscard]] AccumulateScope {
   AccumulateScope(std::shared_ptr<detail::Core> core,
                   std::vector<const detail::ModelState*> models);
 
-  static void enter(detail::Core& core, const std::shared_ptr<detail::Window>& window);
+  static void enter(detail::Core & core, const std::shared_ptr<detail::Window>& window);
   static std::vector<std::shared_ptr<detail::OptimizerState>> concerned(
       const detail::Core& core, const detail::Window& window);
   void clean_up_failure();
@@ -134,10 +135,10 @@ class [[nodiscard]] AccumulateScope {
   int exceptions_at_entry_;
 };
 
-// Forwards of a model in here do not prepare an exchange of gradients between processes: the
-// backward adds to the gradients of its own process. The first synchronised forward and backward
-// after it exchange what has gathered. From Accelerator::no_sync. Scopes nest. With one process it
-// does nothing.
+// While this scope lives, forwards of the model do not prepare an exchange of gradients between
+// processes: backward adds to the gradients of its own process only. The first synchronised forward
+// and backward afterwards exchange the accumulated gradients. From Accelerator::no_sync. Scopes
+// nest. Does nothing with one process.
 class [[nodiscard]] NoSyncScope {
  public:
   ~NoSyncScope();
@@ -152,7 +153,7 @@ class [[nodiscard]] NoSyncScope {
   std::shared_ptr<detail::ModelState> model_;
 };
 
-// Code outside of a model's forward in the Accelerator's precision, from Accelerator::autocast.
+// Runs code outside a model's forward in the Accelerator's precision. From Accelerator::autocast.
 class [[nodiscard]] AutocastScope {
  public:
   AutocastScope(const AutocastScope&) = delete;
@@ -165,7 +166,7 @@ class [[nodiscard]] AutocastScope {
     if (options) guard_.emplace(*options);
   }
 
-  std::optional<AutocastGuard> guard_;  // none without mixed precision
+  std::optional<AutocastGuard> guard_;  // empty without mixed precision
 };
 
 }  // namespace accelerant

@@ -3,17 +3,17 @@
 //   auto model = accelerator.prepare_model(net);
 //   auto output = model(images);            // under autocast; the output comes back in float32
 //
-// With several processes every one has a copy of the model. They start equal (with the values of
-// the main process), and backward() leaves the same gradients in all of them: the mean over the
+// With several processes, each has a copy of the model. All copies start with the values of the
+// main process, and backward() leaves the same gradients in all of them: the mean over the
 // processes.
 //
-// There is no operator->: net->forward(x) would run in full precision and leave gradients of this
-// process only, unnoticed. The original is model.module().
+// There is no operator->: net->forward(x) would silently run in full precision and leave the
+// gradients of this process only. To reach the original, call model.module().
 //
-// A Model is a cheap handle, copies mean the same model. Module holders and shared pointers are
-// shared, a module given by reference is borrowed and must outlive all use of the handle.
+// A Model is a cheap handle; copies refer to the same model. A module holder or shared pointer is
+// shared. A module passed by reference is borrowed and must outlive all use of the handle.
 //
-// Modules of TorchScript are models too, and their outputs are IValues:
+// TorchScript modules are models too; their outputs are IValues:
 //
 //   auto net = torch::jit::load("net.pt");
 //   auto model = accelerator.prepare_model(net);
@@ -24,6 +24,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
 
 #include <concepts>
 #include <memory>
@@ -50,20 +51,22 @@ namespace accelerant {
 class Accelerator;
 
 struct PrepareModelOptions {
-  // Whether the model is moved to the Accelerator's device. Default: the Accelerator's own option.
+  // Move the model to the Accelerator's device. Default: the Accelerator's own option.
   std::optional<bool> device_placement = std::nullopt;
 
-  // For inference only: the model gets the precision and the device, and no gradients are expected.
+  // Prepare the model for inference only: it gets the precision and the device, but no gradients
+  // are expected.
   bool evaluation_mode = false;
 
-  // Trainable 16-bit parameters become float32 in place, and autocast makes the 16-bit copies. With
-  // false they stay; float16 ones are then refused under fp16, whose scaler cannot serve them.
+  // Convert trainable 16-bit parameters to float32 in place; autocast makes the 16-bit copies.
+  // false: they stay as they are, and trainable float16 parameters are an Error under fp16, because
+  // the scaler cannot unscale their gradients.
   bool master_weights = false;
 
-  // Whether 16-bit outputs come back in float32, as they do in Accelerate. With false they stay as
-  // autocast made them, which spares two passes over large ones, and memory: for losses that
-  // compute in float32 themselves, such as accelerant::nn::functional::cross_entropy, and for those
-  // that are computed under autocast().
+  // Convert 16-bit outputs to float32, as Accelerate does. false: they stay as autocast made them,
+  // which saves memory and two passes over large outputs. Use false for losses that compute in
+  // float32 themselves, such as accelerant::nn::functional::cross_entropy, or that run under
+  // autocast().
   bool float32_outputs = true;
 };
 
@@ -71,8 +74,8 @@ namespace detail {
 
 class ModelState;
 
-// What surrounds one call of forward: autocast, and with several processes the exchange of buffers
-// before and the preparation for the exchange of gradients after it.
+// Wraps one call of forward: sets autocast and, with several processes, exchanges buffers before
+// the call and prepares the exchange of gradients after it.
 class [[nodiscard]] ForwardScope {
  public:
   explicit ForwardScope(ModelState& state);
@@ -82,10 +85,24 @@ class [[nodiscard]] ForwardScope {
   // Whether the outputs must go through finish().
   bool is_parallel() const { return is_parallel_; }
 
-  // Given all tensors of the output, returns those to go on with.
+  // Calls the module's forward. An error of torch gets the layer, if it can be told, and the batch
+  // added to its message.
+  template <class F>
+  decltype(auto) run(F&& forward) const {
+    try {
+      return forward();
+    } catch (c10::Error& error) {
+      explain(error);
+      throw;
+    }
+  }
+
+  // Takes all tensors of the output and returns the tensors to use instead.
   std::vector<at::Tensor> finish(std::vector<at::Tensor> outputs);
 
  private:
+  void explain(c10::Error& error) const;
+
   ModelState& state_;
   Timeline::Span span_;
   std::optional<AutocastGuard> autocast_;
@@ -102,10 +119,13 @@ Output finish_forward(ForwardScope& scope, Output output) {
   return refilled(output, scope.finish(tensors_in(output)));
 }
 
+// What operator-> of a model returns: compilers show the name before the reason.
+struct a_prepared_model_has_no_arrow_call_it_as_model_x;
+
 template <class M>
 concept ModuleObject = std::is_class_v<M> && std::derived_from<M, torch::nn::Module>;
 
-// How a Model keeps its module: holders as they are, all else by pointer.
+// How a Model keeps its module: a holder as is, anything else by pointer.
 template <class M>
 struct ModuleTarget;
 
@@ -125,10 +145,10 @@ struct ModuleTarget<M> {
 
 }  // namespace detail
 
-// What a prepared model offers whatever its module is.
+// What every prepared model offers, whatever its module is.
 class ModelBase {
  public:
-  // Training mode and evaluation mode, as of the module.
+  // Training mode and evaluation mode, as for the module itself.
   void train(bool on = true) const;
   void eval() const { train(false); }
   bool is_training() const;
@@ -142,11 +162,11 @@ class ModelBase {
   std::vector<at::Tensor> buffers() const;
   StateDict named_buffers() const;
 
-  // Parameters and buffers by name. They are the model's own tensors, not copies.
+  // Parameters and buffers by name: the model's own tensors, not copies.
   StateDict state_dict() const;
 
-  // Copies values into the model. Names and shapes must fit; with strict = false names may be
-  // missing on either side. All faults are listed in one Error before anything is changed.
+  // Copies values into the model. Names and shapes must match; with strict = false, names may be
+  // missing on either side. One Error lists all mismatches before anything is changed.
   void load_state_dict(const StateDict& state, bool strict = true) const;
 
   // Handles of the same model are equal.
@@ -156,7 +176,7 @@ class ModelBase {
   ModelBase() = default;
   explicit ModelBase(std::shared_ptr<detail::ModelState> state) : state_(std::move(state)) {}
 
-  // An Error for an empty handle.
+  // Throws Error for an empty handle.
   detail::ModelState& state() const;
 
  private:
@@ -170,19 +190,22 @@ class ModelBase {
 template <class M>
 class Model : public ModelBase {
  public:
-  // An empty handle, to be assigned to. Using it is an Error.
+  // An empty handle. Assign to it before use; using it is an Error.
   Model() = default;
 
-  // Calls the module's forward with any arguments it takes. Floating-point outputs of 16 bits come
-  // back as float32 under mixed precision, in containers and structs too, unless float32_outputs is
-  // false.
+  // Calls the module's forward with any arguments it takes. Under mixed precision, 16-bit
+  // floating-point outputs come back as float32, in containers and structs too, unless
+  // float32_outputs is false.
   template <class... Args>
   auto operator()(Args&&... args) const {
     using Output = std::remove_cvref_t<decltype(target_.implementation().forward(
         std::forward<Args>(args)...))>;
     detail::ForwardScope scope(state());
+    const auto forward = [&]() -> decltype(auto) {
+      return target_.implementation().forward(std::forward<Args>(args)...);
+    };
     if constexpr (std::is_void_v<Output>) {
-      target_.implementation().forward(std::forward<Args>(args)...);
+      scope.run(forward);
       if (scope.is_parallel()) scope.finish({});
     } else {
       static_assert(
@@ -190,8 +213,7 @@ class Model : public ModelBase {
           "Accelerator: the output of this model's forward may hold tensors that cannot be seen; "
           "give its type a static visit_fields or specialise accelerant::NestedFields (see "
           "accelerant/tensor/nested.h)");
-      return detail::finish_forward<Output>(
-          scope, target_.implementation().forward(std::forward<Args>(args)...));
+      return detail::finish_forward<Output>(scope, scope.run(forward));
     }
   }
 
@@ -200,9 +222,10 @@ class Model : public ModelBase {
     return (*this)(std::forward<Args>(args)...);
   }
 
-  // Not there: it would reach the module past autocast. The compiler says what to write instead.
+  // Always a compile-time error, because it would bypass autocast. The message says what to write
+  // instead.
   template <class T = void>
-  M* operator->() const {
+  detail::a_prepared_model_has_no_arrow_call_it_as_model_x* operator->() const {
     static_assert(!std::is_void_v<T>,
                   "a prepared model has no operator->: call it as model(x), or reach the original "
                   "with model.module()");
@@ -224,14 +247,14 @@ class Model : public ModelBase {
   detail::ModuleTarget<M> target_;
 };
 
-// A prepared module of TorchScript, as torch::jit::load gives it.
+// A prepared TorchScript module, as loaded by torch::jit::load.
 template <>
 class Model<torch::jit::Module> : public ModelBase {
  public:
   Model() = default;
 
-  // Calls the module's forward. Tensors of 16 bits in the output, nested ones too, come back as
-  // float32 under mixed precision, unless PrepareModelOptions::float32_outputs is false.
+  // Calls the module's forward. Under mixed precision, 16-bit tensors in the output, nested ones
+  // too, come back as float32, unless PrepareModelOptions::float32_outputs is false.
   template <class... Args>
   c10::IValue operator()(Args&&... args) const {
     return forward_values({c10::IValue(std::forward<Args>(args))...});
@@ -242,7 +265,7 @@ class Model<torch::jit::Module> : public ModelBase {
     return (*this)(std::forward<Args>(args)...);
   }
 
-  // As torch::jit::Module::forward takes them.
+  // The inputs as torch::jit::Module::forward takes them.
   c10::IValue operator()(std::vector<c10::IValue> inputs) const {
     return forward_values(std::move(inputs));
   }

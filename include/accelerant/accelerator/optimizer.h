@@ -1,19 +1,19 @@
-// A prepared optimizer. It steps only where a window of accumulated gradients is complete, undoes
-// the loss scale, and says truthfully what became of a step.
+// A prepared optimizer. It steps only when a window of accumulated gradients is complete, undoes
+// the loss scale, and reports whether the step was applied.
 //
 //   auto optimizer = accelerator.prepare_optimizer(adamw);
 //   ...
 //   optimizer.step();       // does nothing in the middle of a window
-//   optimizer.zero_grad();  // neither does this
+//   optimizer.zero_grad();  // nor does this
 //
-// SGD, Adam, AdamW, Adagrad, RMSprop of torch::optim and our Lion step in fused kernels, see
-// docs/performance.md. Moments are those of the original all the same; its own step counts, and
-// under fp16 on a GPU the learning rate of a schedule, are up to date after sync(), in every
-// checkpoint, and after end_training() and free_memory(). A step() of the original itself is not
-// noticed.
+// SGD, Adam, AdamW, Adagrad and RMSprop of torch::optim and Accelerant's Lion step in fused
+// kernels, see docs/performance.md. The moments stay in the original's state. The original's step
+// counts, and under fp16 on a GPU its scheduled learning rates, are up to date after sync(), in
+// every checkpoint, and after end_training() and free_memory(). A step() that you call on the
+// original is not noticed.
 //
-// An Optimizer is a cheap handle, copies mean the same optimizer. The torch::optim object is
-// borrowed (or shared, if it was given as a shared pointer) and stays usable.
+// An Optimizer is a cheap handle; copies refer to the same optimizer. The torch::optim object is
+// borrowed (or shared, if you passed a shared pointer) and stays usable.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,18 +34,22 @@ class OptimizerParamGroup;
 namespace accelerant {
 
 struct PrepareOptimizerOptions {
-  // Whether tensors of the optimizer's state are moved to their parameters' devices. Default: the
+  // Move the tensors of the optimizer's state to the devices of their parameters. Default: the
   // Accelerator's own option.
   std::optional<bool> device_placement = std::nullopt;
 
-  // Allows an optimizer none of whose parameters belongs to a prepared model. Otherwise its first
-  // step is an Error, since as a rule it means that a model was forgotten.
+  // Allow an optimizer none of whose parameters belong to a prepared model. Otherwise its first
+  // step is an Error, since this usually means that a model was not prepared.
   bool loose_parameters = false;
 
-  // Whether the step runs in two kernels of ours over all tensors (accelerant/optim/fused_step.h)
-  // rather than in the optimizer's own loop. true: an Error where that cannot be. Default: the
-  // Accelerator's option `fused`.
+  // Run the step in two fused kernels over all tensors (accelerant/optim/fused_step.h) instead of
+  // the optimizer's own loop. true: throw Error if that is not possible. Default: the Accelerator's
+  // option `fused`.
   std::optional<bool> fused = std::nullopt;
+
+  // Allow parameters that another prepared optimizer has too. Otherwise that is an Error, since
+  // each step would be made twice. Not possible under fp16.
+  bool shared_parameters = false;
 };
 
 namespace detail {
@@ -54,34 +58,34 @@ class OptimizerState;
 
 class Optimizer {
  public:
-  // An empty handle, to be assigned to. Using it is an Error.
+  // An empty handle. Assign to it before use; using it is an Error.
   Optimizer() = default;
 
-  // Steps if the window is complete. Under fp16 gradients are unscaled first, and an overflow skips
-  // the step; asking the result about that may wait for the device.
+  // Steps if the window is complete. Under fp16 the gradients are unscaled first, and an overflow
+  // skips the step. Asking the result whether it was skipped may wait for the device.
   StepResult step() const;
 
-  // With a closure that computes the loss anew, as LBFGS needs it. The closure calls
-  // Accelerator::backward. Not under fp16.
+  // Steps with a closure that computes the loss again, as LBFGS needs. The closure must call
+  // Accelerator::backward. Not available under fp16.
   StepResult step(const std::function<at::Tensor()>& closure) const;
 
-  // Clears the gradients, but never ones that still wait for their step: in the middle of a window
-  // nothing happens. It may stand behind step() or in front of the forward.
+  // Clears the gradients, except those that still wait for their step: in the middle of a window it
+  // does nothing. Call it after step() or before the forward.
   void zero_grad(bool set_to_none = true) const;
 
-  // Whether overflow kept the last executed step from being applied; false before the first. Stays
-  // until the next step is executed. May wait for the device.
+  // Whether overflow caused the last executed step to be skipped; false before the first step.
+  // Keeps its value until the next step is executed. May wait for the device.
   bool step_was_skipped() const;
 
-  // Makes the step counts in the original's state those of the device, and its learning rates those
-  // after the last step of its schedule, for torch::save for example. Waits for the device.
+  // Updates the original's step counts from the device, and its learning rates to those after the
+  // last step of its schedule. Call it before torch::save, for example. Waits for the device.
   void sync() const;
 
-  // Of the original.
+  // Forwarded to the original.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() const;
   void add_param_group(const torch::optim::OptimizerParamGroup& group) const;
 
-  // The original.
+  // The original optimizer.
   torch::optim::Optimizer& optimizer() const;
 
   // Handles of the same optimizer are equal.

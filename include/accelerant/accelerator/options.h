@@ -1,12 +1,12 @@
-// What an Accelerator can be told: AcceleratorOptions with its parts, and the options of backward()
+// The options of an Accelerator: AcceleratorOptions with its parts, and the options of backward()
 // and profile(). All fields have defaults; name the ones you set:
 //
 //   accelerant::Accelerator accelerator({.mixed_precision = accelerant::Precision::bf16,
 //                                        .gradient_accumulation = {.steps = 4},
 //                                        .performance = {.allow_tf32 = true}});
 //
-// Fields that are std::optional fall back on the environment when they are left out, with the
-// variable names of Hugging Face Accelerate, so that a launcher can set them.
+// A std::optional field that you leave out falls back to the environment. The variables have the
+// names that Hugging Face Accelerate uses, so that a launcher can set them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,46 +29,46 @@ namespace accelerant {
 class ProfileScope;
 
 enum class Precision {
-  no,    // everything in the type of the weights, as a rule float32
+  no,    // computes in the type of the weights, usually float32
   fp16,  // autocast to float16 with loss scaling, on CPU too
   bf16,  // autocast to bfloat16; needs no loss scaling
 };
 
 struct GradientAccumulationOptions {
-  // Micro-batches in a window, that is between two optimizer updates. At least 1.
-  // Default: ACCELERATE_GRADIENT_ACCUMULATION_STEPS, else 1.
+  // Micro-batches in a window, that is, between two optimizer updates. At least 1. Default:
+  // ACCELERATE_GRADIENT_ACCUMULATION_STEPS, else 1.
   std::optional<int64_t> steps = std::nullopt;
 
   // The last batch of the loader always ends a window, however short; the gradients are then the
-  // mean over what it holds. false: windows go on from one epoch to the next.
+  // mean over the micro-batches it has. false: windows continue into the next epoch.
   bool sync_with_dataloader = true;
 
-  // Processes exchange gradients at every micro-batch, which costs time and may save memory. The
-  // updates stay the same.
+  // Exchange gradients between processes at every micro-batch. This costs time and may save memory.
+  // The updates stay the same.
   bool sync_each_batch = false;
 };
 
-// What prepare does to loaders. Where a field is empty, the loader's own option counts.
+// How prepare() changes loaders. An empty field keeps the loader's own option.
 struct DataLoaderOptions {
-  // A batch of the loader is the batch of all processes together, each taking its part. false: each
-  // process takes whole batches of that size.
+  // A batch of the loader is the batch of all processes together, and each process takes its part.
+  // false: each process takes whole batches of that size.
   bool split_batches = false;
 
-  // The main process reads for all and hands out parts. Default: only where the data set cannot be
-  // read by every process. With one process it changes nothing.
+  // The main process reads for all processes and hands out their parts. Default: only if the data
+  // set cannot be read by every process. Has no effect with one process.
   std::optional<bool> dispatch_batches = std::nullopt;
 
-  // Every process gets the same number of batches of the same size; the last are filled up from the
-  // start of the epoch.
+  // Every process gets the same number of batches of the same size. The last batches are filled up
+  // with samples from the start of the epoch.
   bool even_batches = true;
 
-  // The seed of the order of samples.
+  // The seed for the order of samples.
   std::optional<uint64_t> seed = std::nullopt;
 
-  // Batches are copied to the device while the host goes on.
+  // Copy batches to the device without blocking the host.
   bool non_blocking = true;
 
-  // Worker threads, and batches each of them prepares ahead.
+  // Worker threads, and the number of batches that each of them prepares ahead.
   std::optional<int64_t> workers = std::nullopt;
   std::optional<int64_t> prefetch = std::nullopt;
 };
@@ -81,193 +81,234 @@ struct AutocastSettings {
   std::optional<bool> cache_enabled = std::nullopt;
 };
 
-// Where a training keeps its files, and how it goes on when it was interrupted.
+// Where a training run keeps its files, and how it continues after an interruption.
 struct ProjectOptions {
-  std::string dir = {};          // where the project keeps its files; empty: none
-  std::string logging_dir = {};  // where trackers write; empty: the same
+  std::string dir = {};          // folder for the project's files; empty: no files
+  std::string logging_dir = {};  // folder for trackers; empty: the same as dir
 
-  // How many checkpoints save_state() leaves in `<dir>/checkpoints`: when a new one is safe, the
-  // oldest are removed. At least 1. Default: all.
+  // How many checkpoints save_state() keeps in `<dir>/checkpoints`. It removes the oldest ones once
+  // the new one is safely written. At least 1. Default: all.
   std::optional<int64_t> total_limit = std::nullopt;
 
   // The number of the first checkpoint; numbering continues after existing checkpoints. Default: 0.
   int64_t iteration = 0;
 
-  // What prepare() resumes from; the training then goes on where it was, with no more code:
-  // - "auto": the newest checkpoint of the project, if there is one.
-  // - "restart": the same, but only in a process that its launcher has started again (accelerant
-  //   launch --max-restarts, torchrun), and only from what this very launch has saved. torchrun
-  //   gives launches no name of their own unless told by --rdzv-id: then from the newest.
-  // - a path: that checkpoint, or, after such a restart, what this launch has saved since.
-  // - "no": nothing.
-  // Default: "restart" with `dir`, else "no".
+  // What prepare() resumes from. The training then continues where it was, without further code.
+  //  - "auto": the newest checkpoint of the project, if there is one.
+  //  - "restart": the same, but only in a process that its launcher has restarted (accelerant
+  //    launch --max-restarts, torchrun), and only from checkpoints of this launch. torchrun gives
+  //    all launches the same name unless you pass --rdzv-id; prepare() then takes the newest
+  //    checkpoint.
+  //  - a path: that checkpoint or, after such a restart, what this launch has saved since.
+  //  - "no": nothing.
+  // Default: "restart" if `dir` is set, else "no".
   std::optional<std::string> resume = std::nullopt;
 
-  // SIGTERM and SIGUSR1, which schedulers send before they take a machine away, make the training
-  // save its state after the next update and end with exit code 75. Default: where the same command
-  // goes on, that is with `dir` and `resume` as "auto" or a path.
+  // On SIGTERM or SIGUSR1, which schedulers send before they take a machine away, save the state
+  // after the next update and exit with code 75. Default: true if running the same command again
+  // would resume, that is, if `dir` is set and `resume` is "auto" or a path; else false.
   std::optional<bool> save_on_preemption = std::nullopt;
 };
 
-// What one step of a schedule stands for.
+// What advances a schedule by one step.
 enum class ScheduleUnit {
-  update,           // an optimizer update, whatever the number of processes
+  update,           // an optimizer update, for any number of processes
   unsharded_batch,  // a batch of one process: num_processes for each update, as in Accelerate
   sample,           // a sample of the data set, all processes together
   call,             // a call of scheduler.step(), whether the optimizer stepped or not
 };
 
-// Settings of libtorch and of the process that make training faster. An Accelerator sets them when
-// it is made. All but channels_last are settings of the whole process: they hold for everything
-// that libtorch does in it, and stay when the Accelerator is gone. A field that is left empty
-// leaves what libtorch, the environment or the program has set. What each of them gains is in
-// docs/performance.md.
+// Settings of libtorch and of the process that make training faster. The Accelerator applies them
+// in its constructor. All except channels_last are global to the process: they affect everything
+// that libtorch does in it, and they stay in effect after the Accelerator is destroyed. An empty
+// field keeps what libtorch, the environment or the program has set. docs/performance.md shows what
+// each of them gains.
 struct PerformanceOptions {
-  // float32 matrix products and convolutions on NVIDIA GPUs use TF32: 10 bits of mantissa instead
-  // of 23, several times faster. libtorch's own: false for products, true for convolutions.
+  // Use TF32 for float32 matrix products and convolutions on NVIDIA GPUs: 10 bits of mantissa
+  // instead of 23, several times faster. libtorch's default: false for products, true for
+  // convolutions.
   std::optional<bool> allow_tf32 = std::nullopt;
 
-  // Matrix products of float16 or bfloat16 on NVIDIA GPUs may add partial sums in 16 bits, which is
-  // faster for some shapes. libtorch's own: true.
+  // Let matrix products of float16 or bfloat16 on NVIDIA GPUs add partial sums in 16 bits, which is
+  // faster for some shapes. libtorch's default: true.
   std::optional<bool> allow_fp16_reduced_precision_reduction = std::nullopt;
   std::optional<bool> allow_bf16_reduced_precision_reduction = std::nullopt;
 
-  // cuDNN tries its algorithms on each new shape and keeps the fastest: good for shapes that do not
-  // change, bad for those that change all the time. The choice, and so the last bits, may differ
-  // from run to run. libtorch's own: false.
+  // Let cuDNN try its algorithms on each new shape and keep the fastest. Good if shapes stay the
+  // same, bad if they change all the time. The choice, and with it the last bits of results, may
+  // differ from run to run. libtorch's default: false.
   std::optional<bool> cudnn_benchmark = std::nullopt;
 
-  // prepare lays the four-dimensional parameters of models, the weights of 2-d convolutions, out
-  // with channels last (NHWC); convolutions then compute in that layout, on CPU and GPU, whatever
+  // prepare() stores the four-dimensional parameters of models (the weights of 2-d convolutions)
+  // with channels last (NHWC). Convolutions then compute in that layout, on CPU and GPU, whatever
   // the layout of the batch. Values, shapes and saved files stay the same. Default: false.
   bool channels_last = false;
 
-  // Threads that operators on the CPU use, at least 1. libtorch's own: OMP_NUM_THREADS, else the
-  // number of cores; with several processes on a machine, an Accelerator divides the cores among
-  // them.
+  // Threads for operators on the CPU, at least 1. Default: OMP_NUM_THREADS, else the number of
+  // cores. With several processes on a machine, the Accelerator divides the cores among them.
   std::optional<int64_t> cpu_threads = std::nullopt;
 
-  // The cores that this process may run on: a list such as "0-7,16-23", or "auto" for an equal part
-  // of those that it may use now, by its number on the machine, with the threads of one core
-  // together. All its threads are moved. An empty text: all stay where they are. Default: "auto"
-  // where ACCELERATE_CPU_AFFINITY is true, else as it is.
+  // The cores that this process may run on: a list such as "0-7,16-23", or "auto". "auto" divides
+  // the cores that the process may use now equally among the processes of the machine, and keeps
+  // the hardware threads of a core together. All threads of the process are moved. An empty string
+  // moves nothing. Default: "auto" if ACCELERATE_CPU_AFFINITY is true, else empty.
   std::optional<std::string> cpu_affinity = std::nullopt;
 
-  // Memory that is freed stays with the process for the next step instead of going back to the
-  // system, which would have to clear new pages for it (glibc's malloc; not if MALLOC_* or
-  // GLIBC_TUNABLES say something else). Once on, it cannot be switched off. Default: on for
-  // training on the CPU, else off.
+  // Keep freed memory in the process for the next step instead of returning it to the system, which
+  // would have to clear new pages. Works with glibc's malloc, unless MALLOC_* or GLIBC_TUNABLES set
+  // something else. Once on, it cannot be switched off. Default: on if the device is the CPU, else
+  // off.
   std::optional<bool> keep_freed_memory = std::nullopt;
 
-  // Settings of the allocator of GPU memory, in the form of PYTORCH_ALLOC_CONF:
-  // "expandable_segments:True" keeps memory from being cut into pieces when sizes change. Make the
-  // Accelerator before anything is on the GPU. Default: what that variable says.
+  // Settings of the GPU memory allocator, in the format of PYTORCH_ALLOC_CONF.
+  // "expandable_segments:True" avoids fragmentation when sizes change. Create the Accelerator
+  // before anything is on the GPU. Default: the value of that variable.
   std::optional<std::string> gpu_allocator = std::nullopt;
 };
 
-// Which steps are recorded, as of torch.profiler.schedule: the first `skip_first` are not; then
-// each cycle waits for `wait` steps, warms up for `warmup`, and records `active`. Steps are counted
-// by ProfileScope::step().
+// Which steps to record, as in torch.profiler.schedule. Skips the first `skip_first` steps; each
+// cycle then waits for `wait` steps, warms up for `warmup` steps, and records `active` steps.
+// ProfileScope::step() counts the steps.
 struct ProfileSchedule {
   int64_t skip_first = 0;  // at least 0
   int64_t wait = 0;        // at least 0
-  int64_t warmup = 0;      // at least 0; torch's own profiler starts up in it, see with_kernels
+  int64_t warmup = 0;      // at least 0; torch's own profiler starts here, see with_kernels
   int64_t active = 1;      // at least 1
-  int64_t repeat = 0;      // how many cycles; 0: until the end
+  int64_t repeat = 0;      // number of cycles; 0: until the end
 };
 
 enum class ProfileAction { none, warmup, record, record_and_save };
 
-// What happens in a step of the schedule, from 0.
+// What happens in step `step` of the schedule. Steps count from 0.
 ProfileAction action_at(const ProfileSchedule& schedule, int64_t step);
 
-// What Accelerator::profile can be told: see profile.h.
+// The options of Accelerator::profile: see profile.h.
 struct ProfileOptions {
-  // Default: everything is recorded, from the beginning to the end of the scope.
+  // Which steps to record. Default: everything, from the beginning to the end of the scope.
   std::optional<ProfileSchedule> schedule_option = std::nullopt;
 
-  // Called when a recording is complete: at the end of each cycle, or of the scope. Default:
-  // nothing.
+  // Called when a recording is complete: at the end of each cycle, or of the scope. Default: none.
   std::function<void(const ProfileScope&)> on_trace_ready = {};
 
-  // Where each process writes `profile_<rank>.json` when a recording is complete, in place of the
-  // one before. Made where it is not there. Default: no file.
+  // The folder in which each process writes `profile_<rank>.json` when a recording is complete. A
+  // new recording replaces the file. Created if missing. Default: no file.
   std::string output_trace_dir = {};
 
-  // The most events of a recording; see TimelineOptions::max_events. Default: one million.
+  // The maximum number of events in a recording; see TimelineOptions::max_events. Default: one
+  // million.
   std::size_t max_events = 1'000'000;
 
-  // Where the main process writes one line at the end that says where the time went. nullptr:
+  // Where the main process writes, at the end, one line that says where the time went. nullptr:
   // nowhere.
   std::FILE* summary = stderr;
 
-  // Records the operators and kernels too, with torch's own profiler (Kineto), which makes every
-  // one of them slower. They go to `kernels_<rank>.json` in output_trace_dir, which is needed.
+  // Also record operators and kernels, with torch's own profiler (Kineto), which slows each of them
+  // down. They are written to `kernels_<rank>.json` in output_trace_dir, which must be set.
   // Default: false.
   bool with_kernels = false;
 
-  // With with_kernels: shapes of inputs, allocations of memory, and numbers of operations in that
-  // file. Default: false.
+  // With with_kernels: also record the shapes of inputs, memory allocations, and numbers of
+  // floating-point operations in that file. Default: false.
   bool record_shapes = false;
   bool profile_memory = false;
   bool with_flops = false;
 };
 
+// Warnings about mistakes that would otherwise train wrongly without a word. Each is logged once by
+// an Accelerator, says what to write instead, and costs nothing measurable in a step. All are on;
+// set one to false if the program means it that way.
+struct WarningOptions {
+  // Under mixed precision: gradients came from the original module, which runs in full precision.
+  bool bypassed_model = true;
+
+  // Gradients came from loss.backward(), under fp16 or with accumulation; or gradients were cleared
+  // or changed in the middle of a window by something other than the prepared optimizer.
+  bool bypassed_backward = true;
+
+  // Parameters changed between two backwards, and the prepared optimizer did not step.
+  bool bypassed_optimizer = true;
+
+  // The first steps found no gradients.
+  bool missing_gradients = true;
+
+  // backward() ran again and again, and no optimizer was asked to step.
+  bool missing_step = true;
+
+  // The loss is inf or nan, without fp16. On a GPU this may be told up to 64 steps late.
+  bool nonfinite_loss = true;
+
+  // Under fp16: the last 20 steps were all skipped.
+  bool repeated_skips = true;
+
+  // A loop over a prepared loader has no batches.
+  bool empty_loop = true;
+
+  // A schedule goes on from a checkpoint that was saved with another one, for example with other
+  // total_steps.
+  bool changed_schedule = true;
+
+  // mixed_precision asks for a type that this CPU has no instructions for.
+  bool slow_precision = true;
+};
+
 struct AcceleratorOptions {
-  // Models and batches are moved to the device. false: the program places them itself.
+  // Move models and batches to the device. false: the program places them itself.
   bool device_placement = true;
 
-  // Use the CPU even where there is a GPU. Default: ACCELERATE_USE_CPU, else false.
+  // Use the CPU even if there is a GPU. Default: ACCELERATE_USE_CPU, else false.
   std::optional<bool> cpu = std::nullopt;
 
-  // The device to use. Default: ACCELERATE_TORCH_DEVICE, else the GPU whose number is that of the
-  // process on its machine (the first with one process), else the CPU.
+  // The device to use. Default: ACCELERATE_TORCH_DEVICE, else the GPU with the index of the process
+  // on its machine (with one process, the current GPU), else the CPU.
   std::optional<c10::Device> device = std::nullopt;
 
-  // Default: ACCELERATE_MIXED_PRECISION (no, fp16 or bf16), else no.
+  // The type that models compute in. Default: ACCELERATE_MIXED_PRECISION (no, fp16 or bf16), else
+  // no.
   std::optional<Precision> mixed_precision = std::nullopt;
 
   GradientAccumulationOptions gradient_accumulation = {};
   DataLoaderOptions data_loader = {};
 
-  // Loss scaling for fp16. `device` and `enabled` are decided by the Accelerator: enabled = false
-  // here switches scaling off, true has no effect with other precisions.
+  // Loss scaling for fp16. The Accelerator sets `device`. `enabled = false` switches scaling off;
+  // true has no effect with other precisions.
   GradScalerOptions scaler = {};
 
   AutocastSettings autocast = {};
   ProjectOptions project = {};
   ScheduleUnit schedule_unit = ScheduleUnit::update;
 
-  // Whether optimizers of a kind that allows it step in fused kernels: see
-  // PrepareOptimizerOptions::fused. Gradients then stay as backward() made them: clip_grad_norm_()
-  // over all of them clips inside the step.
+  // Let optimizers whose kind supports it step in fused kernels: see
+  // PrepareOptimizerOptions::fused. Gradients then stay as backward() made them, and
+  // clip_grad_norm_() over all of them clips inside the step.
   bool fused = true;
 
-  // With several processes: how they are connected, and how models exchange gradients.
+  // With several processes: how they connect, and how models exchange gradients.
   dist::ProcessGroupOptions process_group = {};
   dist::DataParallelOptions data_parallel = {};
 
   PerformanceOptions performance = {};
 
-  // What profile() does where it is told nothing.
+  // The options of profile() when it is called without any.
   ProfileOptions profile = {};
+
+  WarningOptions warnings = {};
 };
 
-// What Accelerator::backward can be told.
+// The options of Accelerator::backward.
 struct BackwardOptions {
-  // Keep the graph for another backward through it. Default: the same as create_graph.
+  // Keep the graph for another backward through it. Default: the value of create_graph.
   std::optional<bool> retain_graph = std::nullopt;
 
-  // Record the backward itself, so that gradients can be differentiated.
+  // Record the backward itself, so that gradients can be differentiated again.
   bool create_graph = false;
 
-  // Only these tensors get gradients. Empty: all leaves.
+  // Compute gradients only for these tensors. Empty: for all leaves.
   std::vector<at::Tensor> inputs = {};
 
-  // The factor of each element of the loss, for a loss that is not a single number.
+  // The weight of each element of the loss, for a loss that is not a single number.
   at::Tensor gradient = {};
 
-  // Throw Error if the loss is inf or nan, before anything else. Costs a wait for the device.
+  // Throw Error if the loss is inf or nan, before anything else happens. Waits for the device.
   // false: under fp16 the step is skipped; otherwise the parameters become nan, as in PyTorch.
   bool error_if_nonfinite = false;
 };

@@ -1,23 +1,23 @@
-// Where the time of a training goes. While the scope is there, the phases of the training (see
-// track/timeline.h) are recorded; at its end a line tells their shares, and a file shows each of
-// them:
+// Shows where the time of a training run goes. While the scope lives, the phases of the training
+// (see track/timeline.h) are recorded. At the end, one line gives their shares, and a file shows
+// each of them:
 //
 //   {
 //     auto profile = accelerator.profile({.output_trace_dir = "traces"});
 //     for (auto&& [data, target] : loader) { ... }
 //   }
-//   // time of 1,234 steps: 12 % data, 30 % forward, 45 % backward, 5 % reduction, 8 % step;
-//   // 3.2 ms a step
+//   // time of 1,234 updates: 12 % data, 30 % forward, 45 % backward, 5 % reduction, 8 % step;
+//   // 3.2 ms per update
 //
-// Of a long training only some steps, which the loop counts:
+// In a long run, record only some steps, counted by step():
 //
 //   auto profile = accelerator.profile(
 //       {.schedule_option = accelerant::ProfileSchedule{.wait = 100, .active = 10},
 //        .output_trace_dir = "traces"});
 //   for (auto&& batch : loader) { ...; profile.step(); }
 //
-// Nothing is exchanged between processes and nothing waits for a GPU, so spans on a GPU show how
-// long the host took to hand the work over; with_kernels shows the work itself. See
+// Profiling exchanges nothing between processes and does not wait for a GPU, so spans on a GPU show
+// how long the host took to submit the work. Use with_kernels to see the work itself. See
 // docs/profiling.md.
 #pragma once
 
@@ -35,29 +35,30 @@ namespace detail {
 struct Core;
 }
 
-// One at a time of an Accelerator, which must outlive it. Belongs to the thread of the training.
+// Only one scope per Accelerator at a time. The Accelerator must outlive it. Use it from the
+// training thread.
 class [[nodiscard]] ProfileScope {
  public:
-  // Ends the recording, if finish() has not. What goes wrong is logged.
+  // Ends the recording unless finish() has done so. Failures are logged.
   ~ProfileScope();
   ProfileScope(ProfileScope&&) noexcept;
   ProfileScope& operator=(ProfileScope&&) = delete;
 
-  // A step of the training has ended. Needed with a schedule, else it only marks the steps in the
-  // file.
+  // Marks the end of a training step. Required with a schedule; otherwise it only marks the steps
+  // in the file.
   void step();
 
-  // Ends the recording, writes the file and the summary. Further calls do nothing. Throws Error if
-  // a file cannot be written.
+  // Ends the recording and writes the file and the summary. Further calls do nothing. Throws Error
+  // if a file cannot be written.
   void finish();
 
-  // What is recorded, or was last.
+  // The current recording, or the last one.
   const Timeline& timeline() const;
 
   int64_t step_num() const;  // calls of step() so far
-  int64_t cycles() const;    // recordings that are complete
+  int64_t cycles() const;    // completed recordings
 
-  // Of all recordings of this scope.
+  // The times of all recordings of this scope.
   PhaseTimes phase_times() const;
   std::string summary() const { return summary_line(phase_times()); }
 

@@ -1,9 +1,9 @@
-// A prepared learning-rate schedule. Call step() after optimizer.step(): it advances with the
-// optimizer's updates, so neither in the middle of a window nor for a step that overflow skipped.
-// What one step stands for is AcceleratorOptions::schedule_unit.
+// A prepared learning-rate schedule. Call step() after optimizer.step(). The schedule advances only
+// with optimizer updates: not in the middle of a window, and not for a step that was skipped
+// because of overflow. AcceleratorOptions::schedule_unit says what one step counts.
 //
-// A Scheduler is a cheap handle, copies mean the same schedule. An object given by name is
-// borrowed, a temporary is kept inside.
+// A Scheduler is a cheap handle; copies refer to the same schedule. An object passed by name is
+// borrowed; a temporary is kept inside.
 #pragma once
 
 #include <memory>
@@ -19,21 +19,21 @@ class SchedulerState;
 
 class Scheduler {
  public:
-  // An empty handle, to be assigned to. Using it is an Error.
+  // An empty handle. Assign to it before use; using it is an Error.
   Scheduler() = default;
 
-  // Advances the schedule. An Error for reduce-on-plateau, which needs a metric.
+  // Advances the schedule. Throws Error for reduce-on-plateau, which needs a metric.
   void step() const;
 
-  // For reduce-on-plateau: takes a metric, once for each call. It does not look at windows and
-  // skipped steps, since a metric belongs to an evaluation, not to an update.
+  // For reduce-on-plateau: takes one metric per call. Ignores windows and skipped steps, since a
+  // metric belongs to an evaluation, not to an update.
   void step(double metric) const;
 
-  // The learning rates in force, one for each group of parameters.
+  // The current learning rates, one for each parameter group.
   std::vector<double> get_last_lr() const;
 
-  // What the schedule itself saves. Of a schedule of torch::optim that is the count of its steps;
-  // the rates are part of the optimizer.
+  // The state of the schedule itself. For a schedule of torch::optim this is its step count; the
+  // rates are part of the optimizer.
   nlohmann::json state_dict() const;
   void load_state_dict(const nlohmann::json& state) const;
 

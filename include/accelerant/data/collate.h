@@ -1,4 +1,4 @@
-// How samples become a batch.
+// Combines samples into a batch.
 //
 //   collate(samples)   // std::vector<std::tuple<Tensor, int>> -> std::tuple<Tensor, Tensor>
 //
@@ -9,8 +9,8 @@
 // names its fields (see tensor/nested.h) becomes the same struct with each field collated, so its
 // fields must be of types that collate to themselves: tensors, and containers of tensors.
 //
-// Everything else needs a collate function of one's own, the third argument of data::loader.
-// Workers call it at the same time.
+// Any other type needs your own collate function, the third argument of data::loader. Worker
+// threads call it concurrently.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,13 +36,13 @@ namespace accelerant::data {
 
 namespace detail {
 
-// Parts of the work that need no template. `indices` name the samples in errors.
+// The parts of the work that need no template. `indices` name the samples in errors.
 at::Tensor collate_tensors(std::span<const at::Tensor> tensors, std::span<const int64_t> indices);
 at::Tensor collate_integers(std::span<const int64_t> values);
 at::Tensor collate_floats(std::span<const float> values);
 at::Tensor collate_doubles(std::span<const double> values);
 at::Tensor collate_bools(std::span<const int64_t> values);
-// What differs between two samples, as an Error.
+// Throws the Error for two samples that differ.
 [[noreturn]] void throw_samples_differ(const std::string& what, int64_t first_index,
                                        const std::string& first, int64_t other_index,
                                        const std::string& other);
@@ -62,14 +62,14 @@ using Collated = typename Collate<T>::Result;
 
 template <class T>
 Collated<T> collate_all(const std::vector<T>& samples, Indices indices) {
-  if constexpr (std::same_as<T, bool>) {  // a vector<bool> has no elements to make a span of
+  if constexpr (std::same_as<T, bool>) {  // a span cannot view a vector<bool>
     return collate_bools(std::vector<int64_t>(samples.begin(), samples.end()));
   } else {
     return Collate<T>::run(std::span<const T>(samples), indices);
   }
 }
 
-// Collates one part of every sample: part(sample) of each.
+// Collates part(sample) over all samples.
 template <class Part, class Sample, class F>
 Collated<Part> collate_part(std::span<const Sample> samples, Indices indices, F&& part) {
   std::vector<Part> parts;
@@ -188,7 +188,7 @@ struct Collate<std::optional<T>> {
     const auto word = [](const Sample& sample) { return sample ? "a value" : "none"; };
     for (std::size_t i = 1; i < samples.size(); ++i) {
       if (samples[i].has_value() != samples[0].has_value()) {
-        throw_samples_differ("an optional part in all samples or in none", indices[0],
+        throw_samples_differ("an optional value in all samples or in none", indices[0],
                              word(samples[0]), indices[i], word(samples[i]));
       }
     }
@@ -210,7 +210,7 @@ struct CollateMap {
       if (!same) {
         throw_samples_differ("the same keys in every sample", indices[0],
                              std::to_string(samples[0].size()) + " keys", indices[i],
-                             std::to_string(samples[i].size()) + " keys, not the same ones");
+                             std::to_string(samples[i].size()) + " keys, which differ");
       }
     }
     for (const auto& entry : samples[0]) {
@@ -264,9 +264,9 @@ struct Collate<T> {
     int place = 0;
     NestedFields<T>::visit(result, [&]<class Field>(Field& field) {
       static_assert(CollatesToItself<Field>,
-                    "a struct of samples becomes the same struct as a batch, so each field that "
-                    "visit_fields names must be a tensor or a container of tensors: make numbers "
-                    "tensors, or give data::loader a collate function of your own");
+                    "a batch of structs has the same struct type, so each field that "
+                    "visit_fields names must be a tensor or a container of tensors: turn numbers "
+                    "into tensors, or give data::loader your own collate function");
       field = collate_part<Field>(samples, indices, [&](const T& sample) {
         Field value{};
         int i = 0;
@@ -286,16 +286,16 @@ struct Collate<T> {
 
 }  // namespace detail
 
-// A sample type that collate understands.
+// A sample type that collate() supports.
 template <class Sample>
 concept Collatable = detail::Collatable<Sample>;
 
-// The batch that samples of this type become.
+// The type of a batch of such samples.
 template <Collatable Sample>
 using Collated = detail::Collated<Sample>;
 
-// One batch of the samples, which must not be empty. `indices`, one for each sample, name them in
-// errors; without them errors count from 0.
+// Combines the samples, at least one, into a batch. `indices`, one per sample, name the samples in
+// errors; without them, errors count from 0.
 template <Collatable Sample>
 Collated<Sample> collate(const std::vector<Sample>& samples, std::span<const int64_t> indices) {
   return detail::collate_all(samples, indices);

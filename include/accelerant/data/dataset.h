@@ -1,40 +1,39 @@
 // What a data set is, and two helpers to make one.
 //
-// A data set is any class with one of these forms; nothing has to be derived from.
+// A data set is any class with one of these forms. It need not derive from anything.
 //
 //   by index    size() and get(index), or get(index, Random&) to draw random numbers
 //   by batch    size() and get_batch(indices): a std::vector of samples is collated, anything else
 //               is the batch
-//   as a stream next(), a std::optional<Sample>; may also have reset(epoch) or reset(), called when
-//               an epoch starts, skip(n), which passes over n samples, and size()
+//   as a stream next(), which returns a std::optional<Sample>; optionally reset(epoch) or reset(),
+//               called when an epoch starts, skip(n), which skips n samples, and size()
 //
-// A stream that several processes share may say more. Without it every process reads the whole
-// stream and keeps its own part of each round of batches.
+// A stream that several processes share may offer more. Without these members, every process reads
+// the whole stream and keeps its own part of each round of batches.
 //
-//   skip(n)                      used for the samples of other processes too, if it returns how
-//                                many samples there were to pass over, or if size() is known
-//   shard(rank, num_processes)   called after reset: next() gives, from then on, the samples of one
-//                                process only. Which parts of the data set those are is its own
-//                                choice (files, say). Each process then reads its part to its end,
-//                                so the parts should make the same number of batches
-//   read_by_one_process          static constexpr bool, true: only one process can read it, or
-//                                every process would read something else (a socket, unseeded random
+//   skip(n)                      also used to skip the samples of other processes, if it returns
+//                                the number of samples skipped, or if size() is known
+//   shard(rank, num_processes)   called after reset: from then on next() returns the samples of one
+//                                process only. The data set decides which ones (files, for
+//                                example). Each process reads its part to the end, so all parts
+//                                should give the same number of batches
+//   read_by_one_process          static constexpr bool, true: only one process can read it, or each
+//                                process would read something different (a socket, unseeded random
 //                                numbers). Rank 0 reads for all, unless dispatch_batches is false
 //
-// size() gives an integer, or a std::optional of one as in torch::data. `indices` is what can be
-// made of a std::vector of int64_t or size_t: a span, an at::ArrayRef, the vector itself. A data
-// set with both get and get_batch is asked by get, unless get_batch gives ready batches. Data sets
-// of torch::data fit these forms as they are; see loader.h for loaders of torch::data.
+// size() returns an integer, or a std::optional of one as in torch::data. `indices` is any type
+// that can be made from a std::vector of int64_t or size_t: a span, an at::ArrayRef, the vector
+// itself. If a data set has both get and get_batch, the loader calls get, unless get_batch returns
+// ready batches. Data sets of torch::data work unchanged; see loader.h for loaders of torch::data.
 //
-// Who owns it: data::loader copies a data set given as an lvalue, moves one given as an rvalue, and
-// shares one given as a std::shared_ptr. Copying a class that holds tensors does not copy their
-// data.
+// Ownership: data::loader copies a data set passed as an lvalue, moves an rvalue, and shares a
+// std::shared_ptr. Copying a class that holds tensors does not copy their data.
 //
-// Worker threads: a data set whose get (or get_batch) is const is used by all workers at once, so
-// const must mean thread-safe. Otherwise each worker has a copy, as in torch::data; a data set that
-// is shared or cannot be copied is used by one worker at a time. Random numbers should come from
-// the Random& argument; a data set that draws from torch's global generator works, but what it
-// draws then depends on which worker comes first.
+// Worker threads: if get (or get_batch) is const, all workers call it concurrently, so const must
+// mean thread-safe. Otherwise each worker has a copy, as in torch::data; a data set that is shared
+// or cannot be copied is used by one worker at a time. Draw random numbers from the Random&
+// argument. A data set that uses torch's global generator works, but its numbers then depend on
+// which worker comes first.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -73,7 +72,7 @@ constexpr bool is_vector = false;
 template <class T, class A>
 constexpr bool is_vector<std::vector<T, A>> = true;
 
-// Asked by index.
+// Data sets read by index.
 template <class D>
 concept Gets = requires(D& dataset, int64_t index) {
   dataset.get(index);
@@ -91,7 +90,7 @@ requires(!GetsWithRandom<D>) auto get_sample(D& dataset, int64_t index, Random&)
   return dataset.get(index);
 }
 
-// Asked by a list of indices, of either type.
+// Data sets read by a list of indices, of either type.
 template <class D>
 concept GetsBatch64 = requires(D& dataset, const std::vector<int64_t>& indices) {
   dataset.get_batch(indices);
@@ -111,13 +110,13 @@ requires(!GetsBatch64<D>) auto get_samples(D& dataset, const std::vector<int64_t
   return dataset.get_batch(unsigned_indices);
 }
 
-// Asked for what comes next.
+// Data sets read one sample after the other.
 template <class D>
 concept GivesNext = requires(D& dataset) {
   requires OptionalValue<std::remove_cvref_t<decltype(dataset.next())>>::is_optional;
 };
-// A torch stream: asked for a number of samples. An ArrayRef can be made of one number, so data
-// sets that take indices have to be kept apart.
+// A torch stream, which takes a number of samples. An ArrayRef can be made from a single number, so
+// data sets that take indices must be excluded.
 template <class D>
 concept GivesNextBatch =
     !GetsBatch64<D> && !GetsBatchSize<D> && requires(D & dataset, std::size_t count) {
@@ -129,7 +128,7 @@ concept AnyIndexed = Gets<D> || GetsWithRandom<D> || GetsBatch64<D> || GetsBatch
 template <class D>
 concept AnyStream = GivesNext<D> || GivesNextBatch<D>;
 
-// What streams may offer besides.
+// Optional members of streams.
 template <class D>
 concept Skips = requires(D& dataset, int64_t n) {
   dataset.skip(n);
@@ -147,7 +146,7 @@ concept ReadByOneProcess = requires {
   requires D::read_by_one_process;
 };
 
-// size() as a number, if there is one and it knows.
+// size() as a number, if it exists and is known.
 template <class D>
 std::optional<int64_t> size_of(const D& dataset) {
   if constexpr (requires { dataset.size(); }) {
@@ -163,7 +162,7 @@ std::optional<int64_t> size_of(const D& dataset) {
 }
 
 void check_same_length(std::span<const at::Tensor> tensors);
-// The rows of each tensor, in the order of the indices, as new tensors.
+// Copies the rows of each tensor, in the order of the indices, into new tensors.
 void select_rows(std::span<const at::Tensor> tensors, const std::vector<int64_t>& indices,
                  std::span<at::Tensor> rows);
 
@@ -175,7 +174,7 @@ concept Dataset =
 
 // --- tensors: rows of tensors as samples ---------------------------------------------------------
 
-// Made by data::tensors.
+// The type returned by data::tensors.
 template <class... Tensors>
 class TensorDataset {
  public:
@@ -193,7 +192,7 @@ class TensorDataset {
     return as_tuple(std::move(rows));
   }
 
-  // One row of each.
+  // One row of each tensor.
   Sample get(int64_t index) const {
     std::array<at::Tensor, sizeof...(Tensors)> row;
     for (std::size_t i = 0; i < row.size(); ++i) row[i] = tensors_[i].select(0, index).clone();
@@ -208,9 +207,9 @@ class TensorDataset {
   std::array<at::Tensor, sizeof...(Tensors)> tensors_;
 };
 
-// Sample i is row i of every tensor: tensors(images, labels). Batches are std::tuple of tensors,
-// made by copying rows, on the device where the tensors are; they never share memory with the data
-// set. The tensors must have the same length in dimension 0.
+// Sample i is row i of every tensor: tensors(images, labels). Batches are std::tuples of tensors.
+// They are copies of the rows, on the device of the tensors, and never share memory with the data
+// set. All tensors must have the same length in dimension 0.
 template <std::same_as<at::Tensor>... Tensors>
 requires(sizeof...(Tensors) > 0) TensorDataset<Tensors...> tensors(const Tensors&... all) {
   return TensorDataset<Tensors...>(all...);
@@ -223,7 +222,7 @@ namespace detail {
 template <class D>
 constexpr bool gives_samples = Gets<D> || GetsWithRandom<D>;
 
-// Whether sample and function can be asked for through const.
+// Whether the data set and the function can be called through const.
 template <class D, class F>
 constexpr bool maps_const() {
   if constexpr (gives_samples<const D>) {
@@ -237,20 +236,20 @@ constexpr bool maps_const() {
 
 }  // namespace detail
 
-// Made by data::map.
+// The type returned by data::map.
 template <class D, class F>
 class MappedDataset {
  public:
   MappedDataset(D dataset, F function)
       : dataset_(std::move(dataset)), function_(std::move(function)) {}
 
-  // As of the data set: its samples may be ready batches.
+  // Same as in the data set: its samples may be ready batches.
   static constexpr bool gives_batches = requires { requires D::gives_batches; };
   static constexpr bool read_by_one_process = detail::ReadByOneProcess<D>;
 
   std::optional<int64_t> size() const { return detail::size_of(dataset_); }
 
-  // const, that is thread-safe, if data set and function are.
+  // const, that is, thread-safe, if the data set and the function are.
   auto get(int64_t index, Random& random) const requires(detail::maps_const<D, F>()) {
     return apply(function_, detail::get_sample(dataset_, index, random), random);
   }
@@ -259,7 +258,7 @@ class MappedDataset {
     return apply(function_, detail::get_sample(dataset_, index, random), random);
   }
 
-  // A data set that only gives batches is mapped batch by batch.
+  // A data set that only returns batches is mapped batch by batch.
   auto get_batch(const std::vector<int64_t>& indices) requires(
       (detail::GetsBatch64<D> || detail::GetsBatchSize<D>)&&!detail::gives_samples<D>) {
     return std::invoke(function_, detail::get_samples(dataset_, indices));
@@ -297,7 +296,7 @@ class MappedDataset {
   F function_;
 };
 
-// A data set whose samples are f(sample), or f(sample, random). The data set is copied or moved.
+// A data set whose samples are f(sample) or f(sample, random). Copies or moves the data set.
 template <Dataset D, class F>
 auto map(D&& dataset, F&& function) {
   return MappedDataset<std::remove_cvref_t<D>, std::decay_t<F>>(std::forward<D>(dataset),

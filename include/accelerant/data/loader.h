@@ -1,23 +1,23 @@
-// Batches of a data set, epoch after epoch.
+// Iterates over the batches of a data set, epoch after epoch.
 //
 //   auto batches = data::loader(dataset, {.batch_size = 64, .shuffle = true});
 //   for (auto&& [images, labels] : batches) ...
 //
-// Every loop over a loader is one epoch, and the next loop is the next epoch, however the last one
-// ended. What a loop knows (is_last_batch, position, ...) and saves (state_dict) are the members of
-// LoaderState, which a Loader has too. The order is a function of (seed, epoch), so set_epoch
-// repeats an epoch exactly, and load_state_dict goes on in the middle of one. Workers make batches
-// in the background without changing what comes out.
+// Each loop over a loader is one epoch, and the next loop is the next epoch, however the last one
+// ended. The members of LoaderState, which a Loader has too, give the progress of a loop
+// (is_last_batch, position, ...) and save it (state_dict). The order is a function of (seed,
+// epoch), so set_epoch repeats an epoch exactly, and load_state_dict continues in the middle of
+// one. Workers make batches in the background without changing the result.
 //
 // Data sets of torch::data are loaded like any other. A loader of torch::data is a stream of ready
-// batches, which is borrowed if it is given by reference, and otherwise owned or shared:
+// batches. It is borrowed if passed by reference, and owned or shared if passed by pointer:
 //
 //   auto torch_loader = torch::data::make_data_loader(dataset, 64);
 //   auto batches = data::loader(data::stream_of(std::move(torch_loader)));
 //
-// A Loader is a handle: copies share the data set and the place in it. Only one loop at a time. See
-// dataset.h for data sets and who owns them, collate.h for how samples become a batch,
-// loader_options.h for the options.
+// A Loader is a handle: copies share the data set and the position in it. Only one loop may run at
+// a time. See dataset.h for data sets and their ownership, collate.h for how samples become a
+// batch, and loader_options.h for the options.
 #pragma once
 
 #include <cstddef>
@@ -54,14 +54,23 @@ class Loader : public LoaderHandle {
         options_(std::make_shared<const LoaderOptions>(std::move(options))),
         placement_(std::make_shared<const Placement>(std::move(placement))) {}
 
-  // Begins a loop, and with it an epoch. The loop ends when the last copy of the iterator is gone,
-  // or when it reaches the end.
+  // Begins a loop, and with it an epoch. The loop ends at its end, or when the last copy of the
+  // iterator is destroyed.
   Iterator begin() const { return Iterator(*this); }
   std::default_sentinel_t end() const { return {}; }
 
-  // A loader over the same data set that delivers as the placement says. It starts at the epoch
-  // and position of this one and has a state of its own from then on. What Accelerator::prepare
-  // returns is one of these.
+  // Always a compile-time error: unlike torch::data::make_data_loader, which returns a pointer, a
+  // Loader is looped over as it is.
+  template <class T = void>
+  Loader& operator*() const {
+    static_assert(!std::is_void_v<T>,
+                  "a Loader is not a pointer: write for (auto&& batch : loader)");
+    return const_cast<Loader&>(*this);
+  }
+
+  // A loader over the same data set that delivers batches as the placement says. It starts at the
+  // epoch and position of this loader and is independent from then on. Accelerator::prepare returns
+  // such a loader.
   Loader placed(const Placement& placement) const {
     Loader result(source_, options(), placement);
     result.state()->start_like(*state());
@@ -77,7 +86,7 @@ class Loader : public LoaderHandle {
           options_(loader.options_),
           placement_(loader.placement_) {}
 
-    // Empty when the last handle is gone.
+    // Empty if the last handle is gone.
     std::optional<Loader> lock() const {
       Loader loader(state_.lock(), source_.lock(), options_.lock(), placement_.lock());
       if (!loader.source_ || !loader.options_ || !loader.placement_) return std::nullopt;
@@ -113,8 +122,8 @@ class Loader : public LoaderHandle {
   std::shared_ptr<const Placement> placement_;
 };
 
-// An input iterator: one batch at a time, in one direction. Batches are handed out as references to
-// a place that the next ++ overwrites; move or copy what should live longer.
+// An input iterator: one pass, one batch at a time. Dereferencing returns a reference that the next
+// ++ overwrites; move or copy what you need longer.
 template <class Batch>
 class Loader<Batch>::Iterator {
  public:
@@ -146,7 +155,7 @@ namespace detail {
 // Throws Error: a pointer to a data set is null.
 [[noreturn]] void refuse_missing_dataset();
 
-// What a smart pointer points to; void for everything else.
+// The type that a smart pointer points to; void for all other types.
 template <class T>
 struct Pointee {
   using type = void;
@@ -164,9 +173,9 @@ using pointee_t = typename Pointee<T>::type;
 
 }  // namespace detail
 
-// A loader over the data set, which is copied (lvalue), moved (rvalue) or shared (shared_ptr).
-// `collate_function` makes a batch of a std::vector of samples; without it the rules of collate.h
-// apply.
+// Creates a loader over the data set, which is copied (lvalue), moved (rvalue) or shared
+// (shared_ptr). `collate_function` makes a batch from a std::vector of samples; the default is
+// collate().
 template <class D, class Collate = detail::DefaultCollate>
 auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = {}) {
   using Pointee = detail::pointee_t<std::remove_cvref_t<D>>;
@@ -174,8 +183,8 @@ auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = 
   using Set = std::conditional_t<is_pointer, std::remove_const_t<Pointee>, std::remove_cvref_t<D>>;
   static_assert(Dataset<Set>,
                 "this is not a data set: it needs size() and get(index), or size() and "
-                "get_batch(indices), or next() (see data/dataset.h); a loader of torch::data "
-                "becomes one by data::stream_of");
+                "get_batch(indices), or next() (see data/dataset.h); wrap a loader of torch::data "
+                "in data::stream_of");
   std::shared_ptr<Set> set;
   if constexpr (is_pointer) {
     static_assert(!std::is_const_v<Pointee> || detail::const_is_enough<Set>(),
@@ -197,7 +206,7 @@ auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = 
   }
 }
 
-// The next loop over the loader leaves out its first n batches. Returns the same loader.
+// Makes the next loop over the loader skip its first n batches. Returns the same loader.
 template <class Batch>
 Loader<Batch> skip_first_batches(const Loader<Batch>& loader, int64_t n) {
   loader.skip_first_batches(n);

@@ -3,9 +3,9 @@
 //   auto options = LoaderOptions{.batch_size = 64,
 //                                .sampler = std::make_shared<WeightedSampler>(weights, 10'000)};
 //
-// An order is a pure function of (seed, epoch): every process works it out by itself, a resumed
-// run repeats it, and it is the same on every platform. A sampler of one's own keeps to that.
-// Samplers are shared by the loaders that use them and are never changed.
+// An order is a pure function of (seed, epoch): every process computes it independently, a resumed
+// run repeats it, and it is the same on every platform. Your own samplers must keep to this.
+// Loaders share samplers and never change them.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ struct Generator;
 
 namespace accelerant::data {
 
-// Random numbers that depend on nothing but (seed, epoch, index).
+// Random numbers that depend only on (seed, epoch, index).
 //
 //   Sample get(int64_t index, accelerant::data::Random& random) {
 //     return flip(image(index), random.uniform() < 0.5);
 //   }
 //
 // The loader makes one Random for each sample, so an augmentation gives the same result in every
-// worker thread, in every process and after a resume. All but normal() is the same bit for bit on
-// every platform; normal() uses the logarithm and cosine of the C library.
+// worker thread, in every process and after a resume. All results except normal() are identical bit
+// for bit on every platform; normal() uses the C library's logarithm and cosine.
 //
-// The generator is SplitMix64: a counter that is hashed. A Random is a small value and not
-// thread-safe.
+// The generator is SplitMix64, a hashed counter. A Random is a small value and not thread-safe.
 class Random {
  public:
-  // A stream of numbers for one sample of one epoch. `repeat` counts from 0 how often a sampler has
-  // given the same index before in the epoch, so that a sample drawn twice is not augmented alike.
+  // The random numbers of one sample in one epoch. `repeat` counts, from 0, how often the sampler
+  // has already returned the index in this epoch, so that a sample drawn twice is augmented
+  // differently.
   Random(uint64_t seed, int64_t epoch, int64_t index, int64_t repeat = 0);
 
-  // A UniformRandomBitGenerator, for the standard library's algorithms and distributions (whose
-  // results differ between standard libraries; the members below do not).
+  // A UniformRandomBitGenerator for the standard library's algorithms and distributions. Their
+  // results differ between standard libraries; those of the members below do not.
   using result_type = uint64_t;
   static constexpr result_type min() { return 0; }
   static constexpr result_type max() { return std::numeric_limits<uint64_t>::max(); }
@@ -51,14 +51,14 @@ class Random {
   // In [low, high).
   double uniform(double low, double high);
 
-  // From the normal distribution.
+  // Normally distributed.
   double normal(double mean = 0.0, double standard_deviation = 1.0);
 
-  // One of 0, 1, ..., n - 1, each with the same probability. Throws if n < 1.
+  // Uniform in 0, 1, ..., n - 1. Throws if n < 1.
   int64_t integer(int64_t n);
 
-  // A torch generator on the CPU with a seed of this stream, made at the first call and then the
-  // same one: `at::rand({3}, random.generator())`. Making it costs about 5 microseconds.
+  // A CPU generator of torch, seeded from this stream. Created at the first call (about 5
+  // microseconds), then reused: `at::rand({3}, random.generator())`.
   at::Generator& generator();
 
  private:
@@ -66,24 +66,24 @@ class Random {
   std::shared_ptr<at::Generator> generator_;
 };
 
-// Gives the indices of an epoch, one by one; the loader groups them into batches.
+// Produces the indices of an epoch; the loader groups them into batches.
 class Sampler {
  public:
   virtual ~Sampler() = default;
 
-  // How many indices an epoch has; may be more or fewer than the data set has samples.
+  // Number of indices in an epoch; may differ from the number of samples in the data set.
   virtual int64_t size() const = 0;
 
   // The indices of the epoch, exactly size() of them.
   virtual std::vector<int64_t> order(uint64_t seed, int64_t epoch) const = 0;
 };
 
-// Gives the indices of an epoch as ready batches, which may differ in size.
+// Produces the indices of an epoch as ready batches, which may differ in size.
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
 
-  // The batches of the epoch, none of them empty.
+  // The batches of the epoch. None of them may be empty.
   virtual std::vector<std::vector<int64_t>> batches(uint64_t seed, int64_t epoch) const = 0;
 };
 
@@ -99,10 +99,10 @@ class SequentialSampler : public Sampler {
 };
 
 struct RandomSamplerOptions {
-  // Draw each index anew, so that some come often and some never. Default: a permutation.
+  // Draw each index independently, so that some repeat and some never come. Default: a permutation.
   bool replacement = false;
-  // Indices in an epoch. Default: the length of the data set. More than that without replacement
-  // means several permutations one after the other.
+  // Indices in an epoch. Default: the length of the data set. Without replacement, a larger number
+  // gives several permutations one after the other.
   std::optional<int64_t> num_samples = {};
 };
 
@@ -119,17 +119,17 @@ class RandomSampler : public Sampler {
   int64_t num_samples_;
 };
 
-// Index i comes with a probability proportional to weights[i].
+// Draws index i with a probability proportional to weights[i].
 class WeightedSampler : public Sampler {
  public:
   // `weights`: finite, not negative, not all zero. `num_samples`: indices in an epoch. Without
-  // replacement no index comes twice, so at most as many as there are positive weights.
+  // replacement no index repeats, so it must not exceed the number of positive weights.
   WeightedSampler(const std::vector<double>& weights, int64_t num_samples, bool replacement = true);
   int64_t size() const override { return num_samples_; }
   std::vector<int64_t> order(uint64_t seed, int64_t epoch) const override;
 
  private:
-  std::vector<uint64_t> weights_;  // as integers: sums are exact and so the same everywhere
+  std::vector<uint64_t> weights_;  // as integers, so that sums are exact on every platform
   int64_t num_samples_;
   bool replacement_;
 };

@@ -12,6 +12,7 @@
 #include "accelerator/capture/graphed_optimizer.h"
 #include "accelerator/capture/host_state.h"
 #include "accelerator/capture/step_tensors.h"
+#include "accelerator/capture/tuning.h"
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_state.h"
 #include "amp/scaled_step.h"
@@ -23,11 +24,11 @@
 namespace accelerant::detail {
 namespace {
 
-// Kinds of steps that are remembered for having run once: a program with more would never capture
-// them anyway.
+// Maximum number of step kinds to remember as having run once. A program with more kinds would
+// never capture them anyway.
 constexpr std::size_t kMostKindsSeen = 256;
 
-constexpr int64_t kCallsUntilItIsSaid = 16;
+constexpr int64_t kCallsUntilWarning = 16;
 
 void check(const CaptureOptions& options) {
   const auto require = [](const char* name, int64_t value) {
@@ -40,8 +41,8 @@ void check(const CaptureOptions& options) {
   require("max_graphs", options.max_graphs);
 }
 
-// What an earlier replay has returned must not change, and a graph's outputs belong to nobody's
-// autograd graph.
+// Later replays must not change the result of an earlier one, and a graph's outputs do not belong
+// to any autograd graph.
 StepOutputs detached(StepOutputs outputs) {
   for (at::Tensor& tensor : outputs.tensors) {
     if (tensor.defined()) tensor = tensor.detach();
@@ -70,9 +71,9 @@ CaptureEngine::CaptureEngine(const std::shared_ptr<Core>& core, const CaptureOpt
 
 void CaptureEngine::drop_graphs() {
   try {
-    if (backend_) backend_->wait();  // the latest replay may be under way
+    if (backend_) backend_->wait();  // the latest replay may still be running
   } catch (const std::exception&) {
-    // The device has failed, which others tell, or the process is ending.
+    // The device has failed, which is reported elsewhere, or the process is ending.
   }
   graphs_.clear();
 }
@@ -82,7 +83,7 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
   is_replay_ = false;
   inputs = on_device(std::move(inputs), *core->options.device);
   const bool is_part_of_another = core->capture.is_recording();
-  // Inside join_uneven_inputs() not all processes may come.
+  // Inside join_uneven_inputs() some processes may have left the loop.
   if (!backend_ || is_part_of_another || core->open_scopes.join || !at::GradMode::is_enabled()) {
     return detached(body(inputs));
   }
@@ -98,7 +99,7 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
       *core->world,
       {.offer = own.offer, .key = own.key ? hash_of(*own.key) : 0, .lost_graphs = lost_graphs});
   if (agreed.offer == StepOffer::none) {
-    give_up(own.offer == StepOffer::none ? own.reason : "another process cannot capture it");
+    give_up(own.offer == StepOffer::none ? own.reason : "another process cannot capture the step");
     return detached(body(inputs));
   }
   if (agreed.lost_graphs) graphs_.clear();
@@ -107,7 +108,7 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
   }
   if (Captured* const known = find(*own.key, agreed.keys)) return replay(*core, *known, inputs);
   if (agreed.offer == StepOffer::replay) {
-    // Together with what the other processes have in this call it is new.
+    // The combination with the other processes' steps in this call is new.
     if (missed_.size() >= kMostKindsSeen) missed_.clear();
     missed_.insert(*own.key);
     return run_eagerly(*core, own, inputs, body, keeps_gradients);
@@ -116,11 +117,12 @@ StepOutputs CaptureEngine::run(Tensors inputs, const StepBody& body) {
   return captured != nullptr ? replay(*core, *captured, inputs) : detached(body(inputs));
 }
 
-// Gradients that are exchanged come on the stream that was current when the exchange was set up.
+// Exchanged gradients arrive on the stream that was current when the exchange was set up.
 void CaptureEngine::take_exchanges_along(const Core& core) {
   const auto stream = backend_->stream();
   if (!stream || fingerprint_of_exchanges(core) == taken_exchanges_) return;
-  if (calls_in_vain_ % kCallsUntilItIsSaid != 0) return;  // as long as the program holds a graph
+  // While the program holds a graph, try this only now and then.
+  if (uncaptured_calls_ % kCallsUntilWarning != 0) return;
   bool are_all_there = true;
   for (const auto& model : core.models.all()) {
     dist::DataParallel* const parallel = model->parallel();
@@ -163,12 +165,12 @@ CaptureEngine::Offer CaptureEngine::offer_for(const Core& core, const Tensors& i
   if (std::string reason = why_it_cannot_be(core, inputs); !reason.empty()) {
     return {.offer = StepOffer::none, .reason = std::move(reason)};
   }
-  // Casts of weights in the cache are from before, and hold graphs of autograd.
+  // Cached casts of weights are outdated, and hold autograd graphs.
   at::autocast::clear_cache();
   if (has_live_graph(core, backend_->stream())) {
     return {.offer = StepOffer::run,
             .reason =
-                "the program holds an output or a loss of a forward outside of the step; "
+                "the program holds an output or a loss of a forward outside the step; "
                 "detach() it"};
   }
   offer.offer = StepOffer::capture;
@@ -189,19 +191,23 @@ CaptureEngine::Captured* CaptureEngine::find(const StepKey& key, uint64_t keys_o
   return &graphs_.front();
 }
 
-// The first calls of all are warm-up, and the first of each kind: libraries choose algorithms and
-// allocate what they keep, and a kind that comes once is not worth a graph.
+// The first calls overall, and the first call of each kind, are warm-up: libraries choose
+// algorithms and allocate memory that they keep, and a kind that occurs only once is not worth a
+// graph.
 bool CaptureEngine::may_capture(const StepKey& key) const {
   return eager_calls_ >= options_.warmup && seen_.contains(key);
 }
 
 StepOutputs CaptureEngine::run_eagerly(Core& core, const Offer& offer, const Tensors& inputs,
                                        const StepBody& body, bool keeps_gradients) {
-  if (!offer.reason.empty()) tell_if_often_in_vain(offer.reason);
+  if (!offer.reason.empty()) warn_if_often_uncaptured(offer.reason);
   StepRecorder recorder({.keeps_gradients = keeps_gradients,
                          .needs_steps_on_device = backend_->needs_steps_on_device()});
   StepOutputs outputs;
   const int64_t messages_before = exchanged_messages_of(core);
+  const bool is_warmup = eager_calls_ < options_.warmup;
+  const CudnnSearch search(options_.tune && is_warmup &&
+                           core.options.performance.cudnn_benchmark.value_or(true));
   backend_->run_beside([&] {
     const RecorderScope scope(core.capture, recorder);
     outputs = detached(body(inputs));
@@ -210,24 +216,24 @@ StepOutputs CaptureEngine::run_eagerly(Core& core, const Offer& offer, const Ten
   ++eager_calls_;
   if (exchanged_messages_of(core) != messages_before) {
     recorder.refuse(
-        "it calls gather(), reduce() or the like, which compare what they get on the host");
+        "it calls gather(), reduce() or a similar function, which compares its inputs on the host");
   }
   if (!recorder.refusal().empty()) {
     decline(core, recorder.refusal());
     return outputs;
   }
   if (keeps_gradients) kept_.keep_present(core);
-  // With windows that were not known the key says too little.
+  // If the step entered new windows, the key was incomplete.
   const bool has_learnt = learn(recorder);
   if (seen_.size() >= kMostKindsSeen) seen_.clear();
   if (offer.key && !has_learnt) seen_.insert(*offer.key);
   return outputs;
 }
 
-void CaptureEngine::tell_if_often_in_vain(const std::string& reason) {
-  if (++calls_in_vain_ != kCallsUntilItIsSaid) return;
+void CaptureEngine::warn_if_often_uncaptured(const std::string& reason) {
+  if (++uncaptured_calls_ != kCallsUntilWarning) return;
   log_on_main(LogLevel::warning,
-              c10::str("capture(): the last ", calls_in_vain_, " calls ran eagerly: ", reason));
+              c10::str("capture(): the last ", uncaptured_calls_, " calls ran eagerly: ", reason));
 }
 
 bool CaptureEngine::learn(const StepRecorder& recorder) {
@@ -256,11 +262,10 @@ std::string CaptureEngine::why_it_cannot_be(const Core& core, const Tensors& inp
       })) {
     return "an input requires gradients";
   }
-  // Graphs that are hardly used cost more than they save.
+  // Graphs that are rarely used cost more than they save.
   if (captures_ >= 4 * options_.max_graphs && replays_ < 8 * captures_) {
-    return c10::str(
-        "it comes in more kinds (shapes of inputs, places in a window) than max_graphs, ",
-        options_.max_graphs);
+    return c10::str("it has more kinds (shapes of inputs, positions in a window) than max_graphs, ",
+                    options_.max_graphs);
   }
   return {};
 }
@@ -279,7 +284,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   try {
     captured.inputs = buffers_for(inputs);
     fill(captured.inputs, inputs);
-    core.settle_schedules();  // which may wait for the device, and a capture may not
+    core.settle_schedules();  // may wait for the device, which a capture must not
     for (OptimizerState* optimizer : optimizers_) GraphedOptimizer(*optimizer).prepare_replay();
     backend_->run_beside([this] {
       for (OptimizerState* optimizer : optimizers_) GraphedOptimizer(*optimizer).begin_capture();
@@ -290,7 +295,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   } catch (...) {
     failure = current_message();
   }
-  at::autocast::clear_cache();  // casts of the graph are of no use to others
+  at::autocast::clear_cache();  // casts made by the graph are not valid elsewhere
   if (keeps_gradients) {
     kept_.put_back(core);
   } else {
@@ -319,7 +324,7 @@ CaptureEngine::Captured* CaptureEngine::capture(Core& core, const StepKey& key,
   return &captured;
 }
 
-// Of a backward that was broken off. The other processes may have come further.
+// Resets the exchanges of an interrupted backward. Other processes may have got further.
 void CaptureEngine::give_up_exchanges(const Core& core) {
   dist::WorldAccess::progress(*core.world).lose_order();
   for (const auto& model : core.models.all()) {
@@ -339,25 +344,26 @@ void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody&
   core.scaler_updates.update_if_due();
 
   if (core.scaler_updates.is_pending()) {
-    recorder.refuse("it leaves the update of the loss scale to others");
+    recorder.refuse("it does not update the loss scale");
   }
   const bool has_other_windows = std::ranges::any_of(recorder.windows(), [&](const auto& window) {
     return std::ranges::find(windows_, window) == windows_.end();
   });
-  if (has_other_windows) recorder.refuse("it enters other windows than before");
+  if (has_other_windows) recorder.refuse("it enters different windows than before");
   const bool gradients_are_in_place =
       keeps_gradients ? kept_.are_all_there(core) : !has_any_gradient(core);
-  if (!gradients_are_in_place) recorder.refuse("it makes or drops other gradients than before");
+  if (!gradients_are_in_place)
+    recorder.refuse("it creates or drops different gradients than before");
   if (is_elsewhere(outputs.tensors, *core.options.device)) {
-    recorder.refuse("it returns tensors of another device");
+    recorder.refuse("it returns tensors on another device");
   }
   if (has_gradients_to_exchange(core)) {
-    recorder.refuse("it leaves a forward whose gradients are to be exchanged later");
+    recorder.refuse("it runs a forward whose gradients are exchanged after the step");
   }
   if (!recorder.refusal().empty()) throw Error(recorder.refusal());
   recorder.note([&core, exchanges = ExchangeState(core)] { exchanges.restore(core); });
 
-  if (captured.graph) {  // of a backend that runs it anew
+  if (captured.graph) {  // a backend that runs the step again in each replay
     fill(captured.outputs.tensors, outputs.tensors);
   } else {
     captured.outputs = std::move(outputs);
@@ -373,13 +379,13 @@ StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors&
     GraphedOptimizer(*optimizer).prepare_replay();
   }
   captured.graph->replay();
-  // Those that the graph makes are not kept apart from each other.
+  // All replays share the memory of the graph's checks, so discard them.
   ScalerAccess::discard_checks(core.scaler);
   StepOutputs outputs{.tensors = copies_of(captured.outputs.tensors),
                       .structure = captured.outputs.structure};
   captured.actions.run_after_launch(copies_of(captured.actions.flags()));
   is_replay_ = true;
-  calls_in_vain_ = 0;
+  uncaptured_calls_ = 0;
   ++replays_;
   return outputs;
 }

@@ -12,11 +12,11 @@
 namespace accelerant::detail {
 namespace {
 
-// Graphs may be gone before it, or after. The same for all steps, since gradients that are
-// exchanged come on one stream.
+// Shared by the backend and its graphs, which may be destroyed in any order. All steps use the same
+// streams, since exchanged gradients arrive on one stream.
 struct CaptureStreams {
-  // torch hands the streams of a pool out in turn, so that others have them too. What they queue
-  // must not get into a capture; hardly anybody asks for the pool of high priority.
+  // torch hands out the streams of a pool in turn, so other code may get the same stream, and its
+  // work must not end up in a capture. The high-priority pool is rarely used.
   explicit CaptureStreams(c10::Device on)
       : device(on),
         guard(on.type()),
@@ -41,8 +41,8 @@ class CudaStepGraph final : public StepGraph {
                 std::shared_ptr<const CaptureStreams> streams)
       : graph_(std::move(graph)), pool_(std::move(pool)), streams_(std::move(streams)) {}
 
-  // Memory of the side stream, and what was noted as used there, is also used by replays elsewhere:
-  // whoever orders something behind the side stream must be behind them.
+  // Replays on other streams also use memory of the side stream. So work that is ordered after the
+  // side stream must also come after them.
   void replay() override {
     graph_->replay();
     wait_for(streams_->side, streams_->current());
@@ -78,10 +78,10 @@ class CudaBackend final : public GraphBackend {
   void wait() const override { streams_->guard.synchronizeDevice(streams_->device.index()); }
 
   std::unique_ptr<StepGraph> capture(std::function<void()> work) override {
-    wait();  // memory of the warm-up that waits for an event cannot be asked about in a capture
-    // What the warm-up has cached for its stream serves nobody else.
+    wait();  // a capture must not query events of memory from the warm-up
+    // Memory that the warm-up has cached for its stream is of no other use.
     compat::empty_device_cache();
-    // torch ends a pool with its last graph, and it cannot be used again after that.
+    // torch frees a pool with its last graph; it cannot be used after that.
     auto pool = pool_.lock();
     if (!pool) pool_ = pool = std::make_shared<compat::GraphPool>(compat::new_graph_pool());
     const c10::StreamGuard guard(streams_->side);
@@ -90,13 +90,13 @@ class CudaBackend final : public GraphBackend {
 
  private:
   std::shared_ptr<const CaptureStreams> streams_;
-  std::weak_ptr<compat::GraphPool> pool_;  // of the graphs that are alive
+  std::weak_ptr<compat::GraphPool> pool_;  // of the living graphs
 };
 
 std::string why_no_graphs(const Core& core) {
   const c10::Device device = *core.options.device;
-  if (!device.is_cuda()) return "CUDA graphs need a CUDA device, and this is " + device.str();
-  if (!compat::has_cuda_graphs()) return "this build of Accelerant has no CUDA";
+  if (!device.is_cuda()) return "CUDA graphs need a CUDA device, not " + device.str();
+  if (!compat::has_cuda_graphs()) return "this build of Accelerant has no CUDA support";
   if (core.world->is_connected() && !dist::exchanges_on_device(*core.world)) {
     return "gradients are exchanged by Gloo, on the host";
   }

@@ -8,7 +8,7 @@
 namespace accelerant::detail {
 namespace {
 
-// Nothing if the optimizer steps by itself, or has not stepped yet.
+// nullopt if the optimizer uses its own step, or has not stepped yet.
 std::optional<FusedStepReplay> replay_of(OptimizerState& optimizer) {
   FusedStep* const fused = optimizer.stepping().fused_so_far();
   return fused != nullptr ? std::optional<FusedStepReplay>(*fused) : std::nullopt;
@@ -20,8 +20,7 @@ void GraphedOptimizer::refuse_step_on_host() const {
   const StepCapture& capture = optimizer_.core()->capture;
   if (!capture.needs_steps_on_device() || optimizer_.stepping().is_on_device()) return;
   capture.refuse(
-      "an optimizer steps on the host, since it is of another kind than fused kernels serve, or "
-      "they are turned off");
+      "an optimizer steps on the host, because fused kernels do not support it or are turned off");
 }
 
 uint64_t GraphedOptimizer::fingerprint() const {

@@ -19,7 +19,7 @@ void ExchangeState::restore(Core& core) const {
     dist::set_buffers_due(*model->parallel(), buffers_are_due);
     model->set_local_forward(has_local_forward);
   }
-  // How long this process was busy is known from one backward to the next.
+  // The busy time of this process is measured from one backward to the next.
   core.last_backward.reset();
 }
 

@@ -1,5 +1,5 @@
-// What the host knows of a training between two steps: taken before a step is captured, and put
-// back after, since the capture itself trains nothing.
+// The host's state between two steps of a training. Saved before a step is captured and restored
+// after, since the capture itself trains nothing.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace accelerant::detail {
 
-// Of models whose gradients are exchanged between processes.
+// The state of models whose gradients are exchanged between processes.
 class ExchangeState {
  public:
   explicit ExchangeState(const Core& core);
@@ -21,7 +21,7 @@ class ExchangeState {
 
  private:
   struct OfModel {
-    std::weak_ptr<ModelState> model;  // graphs have it, and must not keep the connections open
+    std::weak_ptr<ModelState> model;  // graphs hold this, and must not keep the connections open
     bool buffers_are_due;
     bool has_local_forward;
   };

@@ -1,9 +1,9 @@
-// Gradients at addresses that stay.
+// Gradients at fixed addresses.
 //
-// A step whose gradients are made, used and dropped within it has them in the memory of its graph.
-// Where they live longer, since a window goes on over several steps or the program does not clear
-// them, all graphs must add to the same memory, which belongs to none of them: the tensors that
-// autograd made while the step ran eagerly.
+// If a step creates, uses and drops its gradients, they are in the memory of its graph. If they
+// live longer, because a window spans several steps or the program does not clear them, all graphs
+// must add to the same memory, which belongs to none of them: the tensors that autograd created
+// while the step ran eagerly.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,20 +17,20 @@ struct Core;
 
 class KeptGradients {
  public:
-  // The gradients that are there now stay where they are.
+  // Keeps the current gradients at their addresses.
   void keep_present(const Core& core);
 
-  // Puts those back in their places that were dropped or replaced since, with the values that count
-  // now.
+  // Puts back gradients that were dropped (as zeros) or replaced (with the new values).
   void attach() const;
 
-  // The same without their values, and nothing else: what a capture has done to gradients is void.
+  // Puts back the kept tensors without copying values, and removes all other gradients: undoes what
+  // a capture did to them.
   void put_back(const Core& core) const;
 
-  // Whether all parameters have the gradients that are kept, and no others.
+  // Whether all parameters have exactly the gradients that are kept.
   bool are_all_there(const Core& core) const;
 
-  // For whoever needs them longer than the program.
+  // For owners that need them longer than the program does.
   std::vector<at::Tensor> tensors() const;
 
  private:

@@ -46,7 +46,7 @@ void StepRecorder::note_step(OptimizerState& optimizer, const StepResult& result
   if (std::ranges::any_of(schedules_, [&](const SchedulerState* schedule) {
         return schedule->concerns(optimizer.optimizer());
       })) {
-    refuse("an optimizer steps behind its schedule");
+    refuse("an optimizer steps after its schedule");
   }
   has_stepped_ = true;
   const std::size_t index = actions_.flags_.size();

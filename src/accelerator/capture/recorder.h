@@ -1,8 +1,8 @@
-// What a step does on the host: noted while it is captured, and done again with every replay of its
-// graph.
+// What a step does on the host: recorded while it is captured, and repeated with every replay of
+// its graph.
 //
-// While a step runs, windows, backward, optimizers and schedules tell it of every change they make
-// to their own state, through StepCapture. What the device does is not its concern.
+// While a step runs, windows, backward, optimizers and schedules report every change to their own
+// state through StepCapture. Work of the device is not recorded here.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,19 +25,19 @@ struct Window;
 // The host's part of a captured step.
 class HostActions {
  public:
-  // Whether the optimizers' steps were applied: a flag for each step, on the device; undefined for
-  // those that cannot be skipped.
+  // Whether the optimizers' steps were skipped: one flag per step, on the device; undefined for a
+  // step that cannot be skipped.
   using Flags = std::vector<at::Tensor>;
 
-  // What comes before the first step of an optimizer, for example schedules that set its learning
+  // Actions before the first step of an optimizer, for example schedules that set its learning
   // rate.
   void run_before_launch() const;
   void run_after_launch(const Flags& flags) const;
 
-  // As the graph leaves them.
+  // The flags as the graph leaves them.
   const Flags& flags() const { return flags_; }
 
-  // Those that the step asks to step.
+  // The optimizers that step.
   const std::vector<OptimizerState*>& optimizers() const { return optimizers_; }
 
  private:
@@ -52,14 +52,14 @@ class HostActions {
 class StepRecorder {
  public:
   struct Options {
-    // The device does nothing yet, and what is noted is kept. Otherwise the step runs as ever, and
-    // the recorder only learns which windows and optimizers it has.
+    // The device does nothing yet, and actions are recorded. Otherwise the step runs normally, and
+    // the recorder only learns which windows and optimizers it uses.
     bool capturing = false;
 
-    // Gradients stay where they are: zero_grad() fills them with zeros.
+    // Gradients keep their addresses: zero_grad() fills them with zeros.
     bool keeps_gradients = false;
 
-    // Optimizers must step by what lies on the device alone.
+    // Optimizers must step using only data on the device.
     bool needs_steps_on_device = false;
   };
 
@@ -69,13 +69,13 @@ class StepRecorder {
   bool keeps_gradients() const { return options_.keeps_gradients; }
   bool needs_steps_on_device() const { return options_.needs_steps_on_device; }
 
-  // Replays do it: before the graph is launched, or after, once an optimizer has stepped.
+  // Replays run the action: before the graph is launched or, once an optimizer has stepped, after.
   void note(std::function<void()> action);
   void note_schedule(const SchedulerState& schedule, std::function<void()> action);
   void note_window(const std::shared_ptr<Window>& window);
   void note_step(OptimizerState& optimizer, const StepResult& result);
 
-  // The step does what a graph cannot hold. The first reason counts.
+  // The step does something that a graph cannot contain. Only the first reason is kept.
   void refuse(const std::string& reason);
 
   const std::string& refusal() const { return refusal_; }
@@ -86,12 +86,12 @@ class StepRecorder {
   Options options_;
   HostActions actions_;
   bool has_stepped_ = false;
-  std::vector<const SchedulerState*> schedules_;  // that have stepped since then
-  std::vector<std::shared_ptr<Window>> windows_;  // that it has entered
+  std::vector<const SchedulerState*> schedules_;  // schedules that have stepped since then
+  std::vector<std::shared_ptr<Window>> windows_;  // windows that the step has entered
   std::string refusal_;
 };
 
-// The recorder is told of what happens while this lives.
+// Reports to the recorder while this object lives.
 class RecorderScope {
  public:
   RecorderScope(StepCapture& capture, StepRecorder& recorder);

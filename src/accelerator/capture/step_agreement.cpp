@@ -15,11 +15,12 @@
 namespace accelerant::detail {
 namespace {
 
-// Of what a message is; a process that left a call by an exception is at another than the others.
+// The kind of a message. A process that left a call by an exception sends a different kind than the
+// others.
 constexpr int64_t kOffer = 1;
 constexpr int64_t kCaptured = 2;
 
-using Message = std::array<int64_t, 4>;  // the first says of what
+using Message = std::array<int64_t, 4>;  // the first number is the kind
 
 std::vector<Message> exchanged(const dist::World& world, const Message& own) {
   if (world.size() == 1) return {own};
@@ -33,8 +34,8 @@ std::vector<Message> exchanged(const dist::World& world, const Message& own) {
     std::copy_n(next, kNumbers, message.begin());
     next += kNumbers;
     if (message.front() == own.front()) continue;
-    throw Error("Processes are at different places of a captured step",
-                "a process that leaves a step by an exception must end, as the others wait for it");
+    throw Error("Processes are at different points of a captured step",
+                "if a step throws in one process, end that process: the others wait for it");
   }
   return messages;
 }

@@ -1,7 +1,7 @@
-// What all processes do in one call of a captured step. NCCL asks that an exchange is captured by
-// all processes or by none, and that all replay what they captured together; so they tell each
-// other what they can do, and do the least of it. Takes the time of a small exchange between the
-// hosts, while the devices still work on the steps before.
+// Decides what all processes do in one call of a captured step. NCCL requires that all processes or
+// none capture an exchange, and that they replay together what they captured together. So they tell
+// each other what they can do, and do the minimum. This costs a small exchange between the hosts,
+// while the devices still work on earlier steps.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,30 @@
 
 namespace accelerant::detail {
 
-// In the order of what they allow.
+// Ordered from the least to the most that a process can do.
 enum class StepOffer : int64_t {
   none,     // the step will never be captured
   run,      // it can run eagerly
-  replay,   // or as the graph that there is
+  replay,   // or replay an existing graph
   capture,  // or be captured
 };
 
 struct StepProposal {
   StepOffer offer = StepOffer::run;
-  uint64_t key = 0;          // of the step
-  bool lost_graphs = false;  // those that there were cannot be replayed any more
+  uint64_t key = 0;          // of this process's step
+  bool lost_graphs = false;  // earlier graphs can no longer be replayed
 };
 
 struct StepAgreement {
-  StepOffer offer = StepOffer::run;  // the least
-  uint64_t keys = 0;                 // of all processes: a graph serves these and no others
-  bool lost_graphs = false;          // any process has
+  StepOffer offer = StepOffer::run;  // the minimum
+  uint64_t keys = 0;                 // of all processes; a graph is valid only for these
+  bool lost_graphs = false;          // in any process
 };
 
-// To be called by all processes. One process alone agrees with itself.
+// All processes must call it. A single process agrees with itself.
 StepAgreement agree(const dist::World& world, const StepProposal& own);
 
-// Whether all processes have captured the step. To be called by all.
+// Whether all processes have captured the step. All processes must call it.
 bool have_all_captured(const dist::World& world, bool own);
 
 }  // namespace accelerant::detail

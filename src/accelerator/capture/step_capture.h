@@ -1,8 +1,8 @@
-// How steps that are captured, and everything that they consist of, know of each other.
+// Connects captured steps with everything that they use.
 //
-// While a step runs that is or will be captured, windows, backward, optimizers and schedules tell
-// here of every change they make to the state of the host, so that replays can make it again. At
-// other times nobody listens, and nothing is noted.
+// While a step runs that is or will be captured, windows, backward, optimizers and schedules report
+// here every change that they make to the host's state, so that replays can repeat it. At other
+// times nothing is recorded.
 #pragma once
 
 #include <functional>
@@ -23,34 +23,34 @@ struct Window;
 
 class StepCapture {
  public:
-  // Does the action, and has every replay do it again.
+  // Runs the action now and in every replay.
   template <class Action>
   void replayable(const Action& action) const {
     action();
     if (is_recording()) in_replays(action);
   }
 
-  // Has every replay do what is not to be done now.
+  // Runs the action in every replay, but not now.
   void in_replays(std::function<void()> action) const;
 
-  // What else a recorder wants to know: see StepRecorder.
+  // Further events for the recorder: see StepRecorder.
   void note_window(const std::shared_ptr<Window>& window) const;
   void note_step(OptimizerState& optimizer, const StepResult& result) const;
   void note_schedule(const SchedulerState& schedule, std::function<void()> action) const;
 
-  // The step does what a graph cannot hold.
+  // The step does something that a graph cannot contain.
   void refuse(const char* reason) const;
 
-  // Whether a step runs that is or will be captured, and whether it is captured now, so that the
-  // device does nothing yet.
+  // Whether a step runs that is or will be captured; and whether it is being captured now, so that
+  // the device does nothing yet.
   bool is_recording() const { return recorder_ != nullptr; }
   bool is_capturing() const;
 
-  // Of the step that is recorded: see StepRecorder::Options.
+  // Options of the recorded step: see StepRecorder::Options.
   bool keeps_gradients() const;
   bool needs_steps_on_device() const;
 
-  // Where captured steps get their graphs from.
+  // Creates the graph backend of captured steps.
   MakeBackend make_backend = cuda_graphs();
 
  private:

@@ -38,20 +38,19 @@ void add_input(StepKey& key, const at::Tensor& input) {
   add(key, input.strides());
 }
 
-// As it will be when the step has entered it.
+// Adds the state that the window will have once the step has entered it.
 void add_window(StepKey& key, const Core& core, Window window) {
   begin_micro_step(window, core.window_rules(), core.loaders.progress());
   add(key, window.complete);
   add(key, window.gathered.divisor);
-  // With the right divisor the gradients need no correction, however many micro-steps they are
-  // from.
+  // With the right divisor the gradients need no correction, whatever the number of micro-steps.
   const int64_t micro_steps = window.gathered.micro_steps + 1;
   const bool is_corrected =
       window.complete && window.gathered.divisor != static_cast<double>(micro_steps);
   add(key, is_corrected ? micro_steps : 0);
 }
 
-// What the program has set around the call.
+// Adds the autocast settings around the call.
 void add_autocast(StepKey& key, c10::DeviceType device) {
   add(key, at::autocast::is_autocast_enabled(device));
   add(key, static_cast<int64_t>(at::autocast::get_autocast_dtype(device)));
@@ -96,7 +95,7 @@ StepKey key_of_step(const Core& core, const std::vector<at::Tensor>& inputs, con
 }
 
 bool Surroundings::allow_graphs_in(const Surroundings& there) const {
-  // Of an optimizer that had not stepped there can be no graph with its step.
+  // An optimizer that had not stepped has no graph with its step.
   const auto is_same = [](uint64_t here, uint64_t now) { return here == 0 || here == now; };
   return objects_and_rules == there.objects_and_rules &&
          std::ranges::equal(optimizers, there.optimizers, is_same);
@@ -168,7 +167,7 @@ uint64_t hash_of(const StepKey& key) {
 
 std::string why_not_now(const Core& core, const Windows& windows) {
   if (core.scaler_updates.is_pending()) return "the loss scale is not up to date";
-  if (core.accumulation.open() != nullptr) return "an accumulate() is open around it";
+  if (core.accumulation.open() != nullptr) return "it runs inside accumulate()";
   for (const auto& model : core.models.all()) {
     if (model->parallel() == nullptr) continue;
     if (std::string reason = dist::why_not_captured_yet(*model->parallel()); !reason.empty()) {
@@ -177,10 +176,10 @@ std::string why_not_now(const Core& core, const Windows& windows) {
   }
   for (const auto& window : windows) {
     if (window->is_gathering() && window->gathered.form == Gathered::Form::items) {
-      return "a window over items is half complete";
+      return "a window over items is incomplete";
     }
   }
-  // The first backward outside of windows ends complete ones.
+  // The first backward outside windows ends complete ones.
   const auto optimizers = core.optimizers.all();
   const bool in_transition =
       windows.empty() && std::ranges::any_of(optimizers, [](const auto& optimizer) {

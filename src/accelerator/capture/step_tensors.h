@@ -1,4 +1,4 @@
-// The tensors that go into a captured step and come out of it. Any of them may be undefined.
+// The inputs and outputs of a captured step. Any of the tensors may be undefined.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,10 +10,10 @@ namespace accelerant::detail {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Those that are there stay as they are. Does not wait for the device.
+// Moves the inputs to the device; those already there stay. Does not wait for the device.
 Tensors on_device(Tensors inputs, c10::Device device);
 
-// Memory like that of the inputs, which a graph can read.
+// Buffers with the shape and layout of the inputs, for a graph to read.
 Tensors buffers_for(const Tensors& inputs);
 
 // Copies without waiting for the device.

@@ -10,8 +10,8 @@
 namespace accelerant::detail {
 namespace {
 
-// How many micro-steps the window will have, as far as can be told at its start: losses divided by
-// the right number at once need no correction later.
+// How many micro-steps the window will have, as far as is known at its start. Dividing losses by
+// the right number at once avoids a correction later.
 double expected_steps(const WindowRules& rules, const LoaderProgress& loader) {
   int64_t steps = rules.steps;
   if (rules.sync_with_dataloader && loader.batches_left && *loader.batches_left > 0) {
@@ -28,7 +28,7 @@ void take_form(Gathered& gathered, Gathered::Form form) {
           "A window of accumulated gradients is either a mean over micro-steps or over items",
       .expected = "one form of backward() in a window",
       .got = "backward(loss) and backward(loss_sum, num_items)",
-      .hint = "give losses that count differently windows of their own: accumulate(model_a), "
+      .hint = "use separate windows for losses of different kinds: accumulate(model_a), "
               "accumulate(model_b)"});
 }
 
@@ -37,9 +37,10 @@ at::Tensor divided(const at::Tensor& loss, double divisor) {
 }
 
 [[noreturn]] void refuse_items(const std::string& expected, const std::string& got) {
-  throw Error(ErrorDetails{.problem = "backward(loss_sum, num_items) got a wrong number of items",
-                           .expected = expected,
-                           .got = got});
+  throw Error(
+      ErrorDetails{.problem = "backward(loss_sum, num_items) got an invalid number of items",
+                   .expected = expected,
+                   .got = got});
 }
 
 void check_items(const at::Tensor& num_items, const at::Tensor& loss_sum) {
@@ -56,7 +57,7 @@ void check_items(const at::Tensor& num_items, const at::Tensor& loss_sum) {
   }
 }
 
-// No items count as one, so that nothing is divided by zero.
+// Zero items count as one, to avoid a division by zero.
 double or_one(double items) { return items == 0 ? 1.0 : items; }
 at::Tensor or_one(const at::Tensor& items) { return items.masked_fill(items.eq(0), 1); }
 
@@ -74,7 +75,7 @@ void add(Gathered::Items& items, const at::Tensor& more) {
   items.on_device = items.on_device.defined() ? items.on_device.add(more) : more;
 }
 
-// One exchange, or none: processes run the same backwards, with numbers of their own.
+// One exchange, or none: all processes run the same backwards, each with its own number of items.
 void average_items(Gathered& gathered, const MeanOverProcesses& mean) {
   if (gathered.own_backwards == 0) return;
   Gathered::Items& own = gathered.own_items;
@@ -91,8 +92,8 @@ void average_items(Gathered& gathered, const MeanOverProcesses& mean) {
 
 void begin_micro_step(Window& window, const WindowRules& rules, const LoaderProgress& loader) {
   if (window.complete) {
-    // Gradients that nobody used are still there, and go on to be gathered. Those already corrected
-    // cannot: they do not add up with others any more.
+    // Unused gradients stay and accumulate further, unless they were already corrected: then others
+    // cannot be added to them.
     if (window.gathered.used || !window.gathered.corrected.empty()) window.gathered = {};
     window.micro_steps = 0;
   }
@@ -120,7 +121,7 @@ bool take_back_micro_step(Window& window, bool gradients_were_finished) {
     window.gathered = {};
     window.micro_steps = 0;
   }
-  window.complete = window.micro_steps == 0;  // as before the first micro-step
+  window.complete = window.micro_steps == 0;  // the same as before the first micro-step
   return drops;
 }
 
@@ -151,8 +152,9 @@ at::Tensor weigh_items(Window* window, const at::Tensor& loss_sum, int64_t num_i
   const bool first = gathered.form == Gathered::Form::none;
   take_form(gathered, Gathered::Form::items);
   if (first) {
-    // Until the total is known, as if all micro-steps were like the first. Keeps fp16 gradients in
-    // the range of a mean, and needs no correction where the first is the only one.
+    // Until the total is known, assume that all micro-steps are like the first. This keeps fp16
+    // gradients in the range of a mean, and needs no correction if the window has a single
+    // micro-step.
     gathered.items.on_host = averaged(own, mean);
     gathered.divisor *= or_one(gathered.items.on_host);
   } else {
@@ -221,7 +223,7 @@ void Accumulation::enter(std::shared_ptr<Window> window, const WindowRules& rule
   if (open() != nullptr) {
     throw Error(ErrorDetails{.problem = "accumulate() is already open",
                              .expected = "one scope at a time",
-                             .got = "a scope inside another one",
+                             .got = "a second scope inside the first",
                              .hint = "end the outer scope first, or name all models in one "
                                      "accumulate()"});
   }
@@ -241,7 +243,7 @@ void Accumulation::start_over(const WindowRules& rules, const LoaderProgress& lo
 void Accumulation::forget(const ModelState& model) {
   std::erase_if(windows_, [&](const auto& window) {
     if (!std::binary_search(window->models.begin(), window->models.end(), &model)) return false;
-    // Optimizers that wait for it wait no longer.
+    // Optimizers no longer wait for this window.
     window->gathered = {};
     window->micro_steps = 0;
     window->complete = true;

@@ -38,7 +38,7 @@ void refuse_graph_of_gradients() {
       .problem = "backward() with create_graph cannot be used with several processes",
       .expected = "create_graph = false",
       .got = "create_graph = true",
-      .hint = "gradients are exchanged outside of the graph, so a second derivative would miss the "
+      .hint = "gradients are exchanged outside the graph, so a second derivative would miss the "
               "other processes; compute it with torch::autograd::grad on the module itself, and "
               "exchange the result with reduce()"});
 }
@@ -47,9 +47,9 @@ void refuse_missing_exchange() {
   throw Error(ErrorDetails{
       .problem = "backward() left gradients that were not exchanged between the processes",
       .expected = "a backward that goes through outputs of the prepared model",
-      .got = "gradients of a model that was called as module(), or as the original",
+      .got = "gradients of a model that was called through module() or the original",
       .hint =
-          "call the prepared model; or call trigger_sync_in_backward(model) before backward()"});
+          "call the prepared model, or call trigger_sync_in_backward(model) before backward()"});
 }
 
 double seconds_now() {
@@ -63,16 +63,15 @@ Timeline::Clock::time_point moment(double seconds) {
       std::chrono::duration_cast<Timeline::Clock::duration>(since_epoch));
 }
 
-// Runs the backward and tells how long this process has been busy since the one before: without its
-// waits for others, in exchanges since then and at the end of this backward. Slow processes are
-// found by it.
+// Runs the backward and reports how long this process was busy since the previous one, without its
+// waits for other processes. This is how slow processes are detected.
 void run_timed(Core& core, const at::Tensor& loss, const std::function<void()>& backward) {
   dist::Progress& progress = dist::WorldAccess::progress(*core.world);
   const double waited = progress.waited();
   const auto computed_at = std::make_shared<double>(0);
-  // Called when the gradients of this process are complete, before the wait for those of the
-  // others: the engine calls back in the order of registration, and the exchange registers at its
-  // end.
+  // Runs when the gradients of this process are complete, before it waits for those of the others:
+  // the engine runs callbacks in the order of registration, and the exchange registers its callback
+  // at its end.
   const unsigned hook = loss.register_hook([computed_at](const at::TensorBase&) {
     torch::autograd::Engine::get_default_engine().queue_callback(
         [computed_at] { *computed_at = seconds_now(); });
@@ -91,7 +90,7 @@ void run_timed(Core& core, const at::Tensor& loss, const std::function<void()>& 
   core.last_backward = {.end = seconds_now(), .waited = progress.waited()};
 }
 
-// A capture is no step; its replays are.
+// A capture does not count as a step; its replays do.
 void note_step(Core& core) {
   if (core.capture.is_capturing()) return core.capture.in_replays([&core] { note_step(core); });
   dist::WorldAccess::progress(*core.world).begin_step();
@@ -123,7 +122,7 @@ void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
     dist::rethrow_backward_error(parallel, std::current_exception());
   }
   for (const auto& [model, gradients, preparations] : participants) {
-    // A model that did not take part may still: its outputs can be part of another loss.
+    // A model without new gradients may still take part: its outputs can belong to another loss.
     if (gradients == fingerprint_of_gradients(model->parameters())) continue;
     const bool was_local = model->has_local_forward();
     model->set_local_forward(false);

@@ -7,8 +7,9 @@
 
 namespace accelerant::detail {
 
-// Runs the backward of the loss and checks that every model that took part prepared an exchange of
-// its gradients if it was to. Throws Error if one did not: its copies would drift apart unnoticed.
+// Runs the backward of the loss and checks that every model that took part has prepared the
+// exchange of its gradients where it must. Throws Error if one has not: its copies would silently
+// drift apart.
 void run_exchanging(Core& core, const at::Tensor& loss, bool create_graph,
                     const std::function<void()>& backward);
 

@@ -25,7 +25,7 @@ void ScalerUpdates::update() {
   if (!pending.empty()) {
     core_.capture.refuse("the loss scale changes while gradients of another optimizer wait");
   }
-  // The scale as a tensor where it lies: asking for the number would wait.
+  // Use the scale as a tensor on its device: reading the number would wait.
   const at::Tensor one = at::ones({}, at::TensorOptions().device(*core_.options.device));
   const at::Tensor before = pending.empty() ? at::Tensor() : core_.scaler.scale(one);
   core_.scaler.update();

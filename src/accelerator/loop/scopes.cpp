@@ -1,4 +1,4 @@
-// The scopes of loop.h, and where its loops over epochs stand.
+// The scopes of loop.h, and how its loops over epochs report their position.
 #include "accelerant/accelerator/loop.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void AccumulateScope::enter(detail::Core& core, const std::shared_ptr<detail::Wi
   core.accumulation.enter(window, core.window_rules(), core.loaders.progress());
   for (const auto& optimizer : optimizers) {
     optimizer->join(window);
-    // What was unscaled in the window before and not stepped with will not be any more.
+    // Gradients that were unscaled in the previous window but not used never will be.
     if (window->micro_steps == 1) optimizer->give_up_step();
   }
 }
@@ -40,8 +40,9 @@ std::vector<std::shared_ptr<detail::OptimizerState>> AccumulateScope::concerned(
   return optimizers;
 }
 
-// Gradients of a micro-step that failed: those that an optimizer has already used are cleared, as
-// the program would have done; the others go or stay with what the window has gathered.
+// Cleans up the gradients of a failed micro-step. Gradients that an optimizer has used are cleared,
+// as the program would have done; the others are dropped or kept together with the rest of the
+// window.
 void AccumulateScope::clean_up_failure() {
   const auto optimizers = concerned(*core_, *window_);
   if (window_->stepped) {
@@ -67,7 +68,7 @@ AccumulateScope::~AccumulateScope() {
     }
     core_->scaler_updates.update_if_due();
   } catch (const std::exception& error) {
-    // A destructor cannot pass it on; what is wrong with the device shows in the next call too.
+    // A destructor cannot throw. If the device has failed, the next call reports it too.
     log(LogLevel::warning, std::string("the end of accumulate() failed: ") + error.what());
   }
 }

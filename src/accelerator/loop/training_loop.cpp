@@ -1,4 +1,4 @@
-// Accelerator: windows, backward and what happens to gradients before a step.
+// Accelerator: windows, backward, and the handling of gradients before a step.
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -12,6 +12,7 @@
 #include "accelerator/loop/gradient_exchange.h"
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_state.h"
+#include "accelerator/warnings/missing_step.h"
 
 namespace accelerant {
 namespace {
@@ -27,29 +28,32 @@ void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
   if (options.error_if_nonfinite && !loss.detach().isfinite().all().item<bool>()) {
     throw Error(ErrorDetails{.problem = "The loss is not finite",
                              .expected = "finite values",
-                             .got = loss.numel() == 1 ? std::to_string(loss.item<double>())
-                                                      : std::string("inf or nan among them"),
-                             .hint = "look at the batch and the learning rate"});
+                             .got = loss.numel() == 1
+                                        ? std::to_string(loss.item<double>())
+                                        : std::string("values that include inf or nan"),
+                             .hint = "check the batch and the learning rate"});
   }
 }
 
-// Sums over items are divided by numbers that a graph has only if they are its own.
+// Sums over items are divided by numbers, which a graph can only read from its own tensors.
 void note_items(Core& core, const Window* window, bool on_host) {
   if (on_host) {
     core.capture.refuse(
-        "backward(loss_sum, num_items) gets a number of the host, not a tensor of the device");
+        "backward(loss_sum, num_items) gets a number on the host, not a tensor on the device");
   } else if (window != nullptr && core.window_rules().steps > 1) {
     core.capture.refuse("a window over several micro-steps is divided by items");
   }
 }
 
-// What every form of backward does first; returns the window the loss belongs to.
+// The first part of every form of backward. Returns the window that the loss belongs to.
 Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions& options) {
   check_loss(loss, options);
   core.capture.replayable([&core] {
     core.checkpoints.begin_backward();
     ++core.counts.backwards;
   });
+  core.loss_watch.begin_backward(core, loss);
+  detail::look_for_missing_step(core);
   Window* window = core.accumulation.open();
   if (window == nullptr) {
     for (const auto& optimizer : core.optimizers.all()) optimizer->leave_complete_window();
@@ -57,8 +61,9 @@ Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions
   if (window == nullptr && core.window_rules().steps > 1 && !core.outside_windows.has_warned) {
     core.outside_windows.has_warned = true;
     log(LogLevel::warning,
-        "gradient_accumulation.steps is more than 1, but backward() ran outside of accumulate(): "
-        "there is no window to accumulate over");
+        "gradient_accumulation.steps is more than 1, but backward() ran outside accumulate(), "
+        "so nothing is accumulated. At the top of the loop, write auto window = "
+        "accelerator.accumulate(model);");
   }
   core.scaler_updates.update_if_due();
   return window;
@@ -67,7 +72,12 @@ Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions
 void run_backward(Core& core, Window* window, const at::Tensor& loss,
                   const BackwardOptions& options) {
   const auto span = core.timeline().span(Phase::backward);
-  // Set before: part of the gradients may be there even if autograd throws.
+  const bool is_watched = !core.capture.is_capturing();
+  for (const auto& optimizer : core.optimizers.all()) {
+    if (is_watched) optimizer->watch_before_backward(window);
+    optimizer->note_backward();
+  }
+  // Set before the call: some gradients may exist even if autograd throws.
   if (window != nullptr) {
     core.capture.replayable([window, form = window->gathered.form] {
       window->gathered.form = form;
@@ -75,19 +85,23 @@ void run_backward(Core& core, Window* window, const at::Tensor& loss,
     });
   }
   core.capture.in_replays([&core] {
+    core.counts.backwards_at_hidden_forward = core.counts.backwards;
     for (const auto& optimizer : core.optimizers.all()) {
       detail::GraphedOptimizer(*optimizer).note_gradients_written();
+      optimizer->restart_watch();
     }
   });
-  for (const auto& optimizer : core.optimizers.all()) optimizer->note_backward();
   const at::Tensor scaled = core.scaler.scale(loss);
   detail::run_exchanging(core, scaled, options.create_graph, [&] {
     torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,
                               options.create_graph, options.inputs);
   });
+  if (!is_watched) return;
+  for (const auto& optimizer : core.optimizers.all()) optimizer->watch_after_backward(window);
 }
 
-// Gradients that no prepared optimizer owns keep the loss scale, and cannot be clipped by it.
+// Gradients that no prepared optimizer owns still carry the loss scale and cannot be clipped
+// correctly.
 void require_owners(const std::vector<at::Tensor>& parameters,
                     const std::vector<std::shared_ptr<detail::OptimizerState>>& owners) {
   for (const at::Tensor& parameter : parameters) {
@@ -95,11 +109,12 @@ void require_owners(const std::vector<at::Tensor>& parameters,
                        std::any_of(owners.begin(), owners.end(),
                                    [&](const auto& owner) { return owner->owns(parameter); });
     if (owned) continue;
-    throw Error(ErrorDetails{.problem = "Gradients cannot be clipped under fp16",
-                             .expected = "parameters of prepared optimizers, which unscale them",
-                             .got = c10::str("a parameter of shape ", parameter.sizes(),
-                                             " that no prepared optimizer has"),
-                             .hint = "prepare its optimizer"});
+    throw Error(
+        ErrorDetails{.problem = "Gradients cannot be clipped under fp16",
+                     .expected = "parameters of prepared optimizers, which unscale their gradients",
+                     .got = c10::str("a parameter of shape ", parameter.sizes(),
+                                     " that no prepared optimizer owns"),
+                     .hint = "prepare its optimizer"});
   }
 }
 
@@ -166,8 +181,8 @@ std::optional<at::Tensor> Accelerator::clip_grad_norm_(const ModelBase& model, d
       if (const auto norm = owners.front()->clip_with_step(model.state(), max_norm)) return norm;
     }
   }
-  // The list made by prepare(): asking the module would build its dictionary of names in every
-  // step.
+  // Use the list that prepare() made: asking the module would build its dictionary of names in
+  // every step.
   return clip_norm_of(*core_, model.state().parameters(), max_norm, options, sync_gradients());
 }
 

@@ -6,10 +6,10 @@
 
 namespace accelerant::detail {
 
-// A variable that is set to nothing counts as not set.
+// An empty variable counts as not set.
 std::optional<std::string> environment_variable(const char* name);
 
-// true or false, in any of the usual words; an Error for others.
+// Accepts the usual words for true and false; throws Error for anything else.
 std::optional<bool> flag_from_environment(const char* name);
 
 [[noreturn]] void refuse_variable(const char* name, const std::string& value,

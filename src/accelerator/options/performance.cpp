@@ -24,7 +24,7 @@ constexpr const char* kAuto = "auto";
 
 void set_gpu_allocator(const std::string& settings) {
   const auto refuse = [&](const char* reason) {
-    throw Error(ErrorDetails{.problem = "performance.gpu_allocator cannot be used",
+    throw Error(ErrorDetails{.problem = "performance.gpu_allocator is invalid",
                              .expected = "settings as in PYTORCH_ALLOC_CONF",
                              .got = c10::str("\"", settings, "\": ", reason)});
   };
@@ -32,12 +32,12 @@ void set_gpu_allocator(const std::string& settings) {
     c10::CachingAllocator::setAllocatorSettings(settings);
   } catch (const c10::Error& error) {
     refuse(error.what_without_backtrace());
-  } catch (const std::exception& error) {  // of the conversion of a number
+  } catch (const std::exception& error) {  // from parsing a number
     refuse(error.what());
   }
 }
 
-// Processes of one machine that use all of its cores each only get in each other's way.
+// Processes on one machine that each use all cores slow each other down.
 void set_threads(const PerformanceOptions& options, const dist::Environment& environment) {
   if (options.cpu_threads) {
     at::set_num_threads(static_cast<int>(*options.cpu_threads));
@@ -92,7 +92,7 @@ void apply(const PerformanceOptions& options, const dist::Environment& environme
   if (options.cudnn_benchmark) context.setBenchmarkCuDNN(*options.cudnn_benchmark);
   if (options.gpu_allocator) set_gpu_allocator(*options.gpu_allocator);
 
-  // First the threads: cores that are left to other processes are not to be divided once more.
+  // Set threads first: set_affinity() narrows the cores, and they must not be divided twice.
   set_threads(options, environment);
   set_affinity(options, environment);
   if (*options.keep_freed_memory) keep_freed_memory();

@@ -1,4 +1,4 @@
-// What PerformanceOptions ask of libtorch and of the process.
+// Applies PerformanceOptions to libtorch and to the process.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -8,10 +8,10 @@
 
 namespace accelerant::detail {
 
-// Fills in the environment and the defaults, and checks what can be checked.
+// Fills in the environment and the defaults, and checks the values.
 PerformanceOptions resolve(PerformanceOptions options, const c10::Device& device);
 
-// Sets what is set.
+// Applies the options that are set.
 void apply(const PerformanceOptions& options, const dist::Environment& environment);
 
 }  // namespace accelerant::detail

@@ -3,16 +3,21 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
 #include "accelerator/options/environment_variables.h"
 #include "accelerator/options/performance.h"
 #include "compat/device.h"
+#include "core/files.h"
 #include "core/texts.h"
 
 namespace accelerant::detail {
@@ -40,7 +45,7 @@ std::optional<int64_t> steps_from_environment() {
   const char* end = value->data() + value->size();
   const auto [stop, code] = std::from_chars(value->data(), end, steps);
   if (code != std::errc() || stop != end || steps < 1) {
-    refuse_variable(kStepsVariable, *value, "a whole number of at least 1");
+    refuse_variable(kStepsVariable, *value, "an integer of at least 1");
   }
   return steps;
 }
@@ -71,12 +76,12 @@ c10::Device choose_device(const AcceleratorOptions& options, const dist::Environ
     throw Error(ErrorDetails{.problem = c10::str("The device ", *device, " cannot be used"),
                              .expected = "a device of this machine",
                              .got = "no such device, or a libtorch without support for it",
-                             .hint = "leave the device out, or use cpu = true"});
+                             .hint = "omit the device, or use cpu = true"});
   }
   if (!device->is_cpu()) {
     const auto* guard = c10::impl::getDeviceGuardImpl(device->type());
     if (!device->has_index() && environment.use_distributed()) {
-      // Processes that are more than the GPUs share them.
+      // If there are more processes than GPUs, they share them.
       const auto index =
           environment.local_process_index % std::max<int64_t>(guard->deviceCount(), 1);
       device->set_index(static_cast<c10::DeviceIndex>(index));
@@ -91,12 +96,35 @@ c10::Device choose_device(const AcceleratorOptions& options, const dist::Environ
   return *device;
 }
 
+// Better found out now than after hours, at the first save. A folder that exists and is read-only
+// may be meant: a training can resume from it.
+void check_project_folder(const std::string& folder) {
+  if (folder.empty()) return;
+  std::string existing = folder;
+  while (!path_exists(existing) && existing != folder_of(existing)) existing = folder_of(existing);
+  std::string got;
+  if (!is_folder(existing)) {
+    got = existing + ", which is not a folder";
+  } else if (access(existing.c_str(), W_OK | X_OK) != 0) {
+    got = existing + ": " + std::strerror(errno);
+  } else {
+    return;
+  }
+  const ErrorDetails details{
+      .problem = "project.dir cannot be used to save",
+      .expected = "a folder that this user can write to, or create: " + folder,
+      .got = got,
+      .hint = "set another project.dir, or change the permissions"};
+  if (existing != folder || !is_folder(existing)) throw Error(details);
+  log_on_main(LogLevel::warning, Error(details).what());
+}
+
 void resolve_resume(ProjectOptions& project) {
   if (!project.resume) project.resume = project.dir.empty() ? "no" : "restart";
   const std::string& resume = *project.resume;
   if ((resume == "auto" || resume == "restart") && project.dir.empty()) {
     throw Error(
-        ErrorDetails{.problem = "project.resume = \"" + resume + "\" needs a project",
+        ErrorDetails{.problem = "project.resume = \"" + resume + "\" needs a project folder",
                      .expected = "project.dir",
                      .got = "none",
                      .hint = ".project = {.dir = \"runs/first\", .resume = \"" + resume + "\"}"});
@@ -105,7 +133,7 @@ void resolve_resume(ProjectOptions& project) {
     project.save_on_preemption = !project.dir.empty() && resume != "no" && resume != "restart";
   }
   if (*project.save_on_preemption && project.dir.empty()) {
-    throw Error(ErrorDetails{.problem = "project.save_on_preemption needs a place to save to",
+    throw Error(ErrorDetails{.problem = "project.save_on_preemption needs a project folder",
                              .expected = "project.dir",
                              .got = "none"});
   }
@@ -122,7 +150,7 @@ void require_at_least(int64_t least, const std::optional<int64_t>& value, const 
 
 AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& environment) {
   if (!options.cpu) {
-    // A device asked for in the program is not overruled by the environment.
+    // The environment does not override a device that the program asks for.
     options.cpu = options.device ? false : flag_from_environment(kCpuVariable).value_or(false);
   }
   options.device = choose_device(options, environment);
@@ -143,6 +171,7 @@ AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& 
   require_at_least(1, options.project.total_limit, "project.total_limit");
   require_at_least(0, options.project.iteration, "project.iteration");
   resolve_resume(options.project);
+  check_project_folder(options.project.dir);
   options.performance = resolve(std::move(options.performance), *options.device);
   return options;
 }

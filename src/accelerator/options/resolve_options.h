@@ -1,4 +1,4 @@
-// The options of an Accelerator with the environment taken into account.
+// Combines the options of an Accelerator with the environment.
 #pragma once
 
 #include "accelerant/accelerator/options.h"
@@ -6,8 +6,8 @@
 
 namespace accelerant::detail {
 
-// Fills what was left out from the environment and the defaults, and checks everything. An explicit
-// option wins over the environment variable, which is then not even read.
+// Fills missing options from the environment and the defaults, and checks everything. An explicit
+// option wins, and its environment variable is not even read.
 AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& environment);
 
 }  // namespace accelerant::detail

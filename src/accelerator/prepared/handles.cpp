@@ -1,4 +1,4 @@
-// The handles that prepare() returns; each passes on to its state.
+// The handles that prepare() returns; each forwards to its state.
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
@@ -83,7 +83,7 @@ std::vector<torch::optim::OptimizerParamGroup>& Optimizer::param_groups() const 
 }
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) const {
-  state().core()->settle_schedules();  // whose steps so far are not the group's
+  state().core()->settle_schedules();  // earlier steps do not apply to the new group
   optimizer().add_param_group(group);
 }
 

@@ -65,10 +65,10 @@ class JitModuleAccess : public ModuleAccess {
     }
   }
 
-  torch::jit::Module module_;  // a handle of its own, on the same module
+  torch::jit::Module module_;  // its own handle to the same module
 };
 
-// map_tensors for values whose structure is known at run time only.
+// map_tensors for values whose structure is only known at run time.
 template <class F>
 c10::IValue map_tensors(const c10::IValue& value, F& f) {
   if (value.isTensor()) return f(value.toTensor());
@@ -116,7 +116,7 @@ torch::jit::Module& Model<torch::jit::Module>::module() const {
 
 c10::IValue Model<torch::jit::Module>::forward_values(std::vector<c10::IValue> inputs) const {
   detail::ForwardScope scope(state());
-  c10::IValue output = module().forward(std::move(inputs));
+  c10::IValue output = scope.run([&] { return module().forward(std::move(inputs)); });
   if (!scope.casts_outputs() && !scope.is_parallel()) return output;
   std::vector<at::Tensor> tensors;
   const auto collect = [&](const at::Tensor& tensor) {

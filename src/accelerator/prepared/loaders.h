@@ -1,4 +1,4 @@
-// The prepared loaders, and the loops over them that are under way.
+// The prepared loaders, and the running loops over them.
 #pragma once
 
 #include <any>
@@ -15,8 +15,8 @@ namespace accelerant::detail {
 
 class PreparedLoaders {
  public:
-  // The handle of the loader that was prepared from `original`, or that is it; null if there is
-  // none.
+  // The handle of the prepared loader whose original, or whose own state, is `original`; null if
+  // there is none.
   const std::any* find(const void* original);
 
   // `handle` is a data::Loader<Batch>::Weak.
@@ -25,19 +25,19 @@ class PreparedLoaders {
 
   void clear();
 
-  // Those that are alive, in the order of preparation.
+  // Loaders that are still alive, in the order of preparation.
   std::vector<Registry<data::LoaderState>::Numbered> living() const;
 
   // Loops may be nested.
   void begin_loop(const data::LoaderState& loader) { running_.push_back(&loader); }
   void end_loop(const data::LoaderState& loader) { std::erase(running_, &loader); }
 
-  // The loader of the loop that is innermost now; null outside of any.
+  // The loader of the innermost running loop; null outside all loops.
   const data::LoaderState* innermost() const {
     return running_.empty() ? nullptr : running_.back();
   }
 
-  // Of that loop.
+  // The progress of the innermost loop.
   LoaderProgress progress() const;
 
   std::shared_ptr<data::BatchChannel> channel = nullptr;  // null with one process
@@ -46,8 +46,8 @@ class PreparedLoaders {
  private:
   struct Prepared {
     int64_t number = 0;                           // in the order of preparation
-    std::shared_ptr<const void> original = {};    // kept, so that its address stays its own
-    std::weak_ptr<data::LoaderState> state = {};  // of the prepared one
+    std::shared_ptr<const void> original = {};    // kept alive, so that its address is not reused
+    std::weak_ptr<data::LoaderState> state = {};  // of the prepared loader
     std::any handle = {};
   };
 

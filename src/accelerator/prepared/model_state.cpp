@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "accelerant/core/error.h"
+#include "accelerator/prepared/forward_error.h"
+#include "core/texts.h"
 
 namespace accelerant::detail {
 namespace {
@@ -13,17 +15,6 @@ namespace {
 bool is_trainable_16_bit(const at::Tensor& parameter) {
   return parameter.requires_grad() &&
          (parameter.scalar_type() == at::kHalf || parameter.scalar_type() == at::kBFloat16);
-}
-
-// The first few names, so that a large model gives a readable message.
-std::string listed(const std::vector<std::string>& names) {
-  constexpr std::size_t shown = 5;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(shown, names.size()); ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
-  if (names.size() > shown) text += c10::str(" and ", names.size() - shown, " more");
-  return text;
 }
 
 void refuse_float16_parameters(const StateDict& parameters) {
@@ -37,7 +28,7 @@ void refuse_float16_parameters(const StateDict& parameters) {
   throw Error(ErrorDetails{
       .problem = "The model has trainable float16 parameters, whose gradients cannot be unscaled",
       .expected = "float32 parameters under fp16; autocast makes the float16 copies",
-      .got = listed(names),
+      .got = list_text(names, 5),
       .hint = "ask for float32 weights with prepare_model(model, {.master_weights = true}), or "
               "convert the model with to(torch::kFloat32)"});
 }
@@ -57,7 +48,7 @@ void make_channels_last(const StateDict& parameters) {
   }
 }
 
-// libtorch leaves gradients behind when it moves a module.
+// libtorch does not move gradients when it moves a module.
 void move_gradient(at::Tensor parameter) {
   const at::Tensor& gradient = parameter.grad();
   if (gradient.defined() && gradient.device() != parameter.device()) {
@@ -70,7 +61,7 @@ void require_device(const std::vector<at::Tensor>& parameters, const Core& core)
   if (parameters.empty() || *core.options.mixed_precision == Precision::no) return;
   const c10::Device device = parameters.front().device();
   if (device.type() == core.options.device->type()) return;
-  throw Error(ErrorDetails{.problem = "The model is not where mixed precision is",
+  throw Error(ErrorDetails{.problem = "The model is on the wrong device for mixed precision",
                            .expected = c10::str("parameters on ", *core.options.device),
                            .got = c10::str("parameters on ", device),
                            .hint = "leave device_placement on, and do not move a prepared model"});
@@ -91,7 +82,7 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
     module_->to(*core->options.device);
     for (const auto& item : named) move_gradient(item.value());
   }
-  // Before gradients are exchanged, whose buffers have the layout of the parameters.
+  // Before the exchange of gradients is set up: its buffers use the layout of the parameters.
   if (core->options.performance.channels_last) make_channels_last(named);
   parameters_ = named.values();
   require_device(parameters_, *core);
@@ -101,7 +92,7 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
     if (!options.evaluation_mode) make_parallel(*core, named);
   }
 
-  // Names for overflow reports; the first model needs nothing to tell it from others.
+  // Names for overflow reports. The first model needs no prefix.
   const std::size_t number = core->models.all().size();
   core->scaler.name_parameters(named, number == 0 ? "" : c10::str("model_", number, "."));
 }
@@ -143,6 +134,7 @@ ForwardScope::ForwardScope(ModelState& state)
                                                                      : Phase::evaluation)) {
   const auto core = state.core();
   core->checkpoints.finish_resume_if_all_are_there();
+  if (at::GradMode::is_enabled()) state.note_forward(core->counts.backwards);
   if (dist::DataParallel* parallel = state.parallel()) {
     is_parallel_ = true;
     synchronises_ = state.synchronises(*core);
@@ -151,13 +143,19 @@ ForwardScope::ForwardScope(ModelState& state)
   auto autocast = core->autocast_options(core->options.autocast);
   if (!autocast) return;
   require_device(state.parameters(), *core);
-  // Copies of weights made without gradients must not serve a training forward in the same outer
-  // scope: it would get no gradients.
+  // Weight copies cached while gradients were disabled must not be used by a training forward in
+  // the same outer autocast scope: the weights would get no gradients.
   if (!at::GradMode::is_enabled() && is_autocast_enabled(autocast->device_type)) {
     autocast->cache_enabled = false;
   }
   autocast_.emplace(*autocast);
   casts_outputs_ = state.has_float32_outputs();
+}
+
+void ForwardScope::explain(c10::Error& error) const {
+  // What finds a batch size that fits reads such a message, and no layer is to blame.
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return;
+  error.add_context(place_of_error(state_, error.msg()));
 }
 
 std::vector<at::Tensor> ForwardScope::finish(std::vector<at::Tensor> outputs) {

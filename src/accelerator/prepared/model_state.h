@@ -1,4 +1,4 @@
-// What lies behind the handles of one prepared model.
+// The state behind the handles of one prepared model.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ class ModelState {
   std::shared_ptr<Core> core() const { return require_core(core_); }
   ModuleAccess& module() const { return *module_; }
 
-  // Its forward itself exchanges data: it has a SyncBatchNorm.
+  // Whether its forward itself exchanges data, that is, whether it has a SyncBatchNorm.
   bool exchanges_in_forward() const { return exchanges_in_forward_; }
 
   // Null with one process, and for models that are not trained.
@@ -35,17 +35,22 @@ class ModelState {
   void leave_no_sync() { --no_sync_depth_; }
   bool is_in_no_sync() const { return no_sync_depth_ > 0; }
 
-  // Whether outputs that autocast made 16-bit are cast.
+  // Whether 16-bit outputs of autocast are cast to float32.
   bool has_float32_outputs() const { return has_float32_outputs_; }
 
-  // A forward that was not to be synchronised waits for its backward.
+  // Whether an unsynchronised forward waits for its backward.
   bool has_local_forward() const { return has_local_forward_; }
   void set_local_forward(bool waits) { has_local_forward_ = waits; }
 
-  // As they were when the model was prepared.
+  // The parameters at the time the model was prepared.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
 
-  // From now on every forward is an Error.
+  // The number of backwards that the Accelerator had run by the last forward with gradients; -1 if
+  // there was none.
+  int64_t backwards_at_forward() const { return backwards_at_forward_; }
+  void note_forward(int64_t backwards) { backwards_at_forward_ = backwards; }
+
+  // Makes every later forward an Error.
   void forget() { core_.reset(); }
 
  private:
@@ -59,6 +64,7 @@ class ModelState {
   bool exchanges_in_forward_ = false;
   int no_sync_depth_ = 0;
   bool has_local_forward_ = false;
+  int64_t backwards_at_forward_ = -1;
 };
 
 }  // namespace accelerant::detail

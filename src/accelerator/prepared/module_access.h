@@ -1,4 +1,4 @@
-// One view of the two kinds of modules libtorch has.
+// A common interface to the two kinds of modules in libtorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,33 +30,34 @@ class ModuleAccess {
 
   virtual void train(bool on) = 0;
   virtual bool is_training() const = 0;
-  // Another number when other parts of it train.
+  // Changes when the training mode of any submodule changes.
   virtual uint64_t modes() const = 0;
   virtual void to(c10::Device device) = 0;
   virtual void to(c10::ScalarType dtype) = 0;
   virtual StateDict named_parameters() const = 0;
   virtual StateDict named_buffers() const = 0;
 
-  // Tells modules that exchange data themselves whom with. Returns how many there are.
+  // Gives modules that exchange data themselves the World to use. Returns the number of such
+  // modules.
   virtual int64_t connect(const std::shared_ptr<dist::World>&) { return 0; }
 
   // Parameters whose gradients are sparse tensors.
   virtual std::unordered_set<const c10::TensorImpl*> sparse_parameters() const { return {}; }
 
-  // What would make it faster, in one line; empty if nothing is known.
+  // Advice on how to make the module faster, in one line; empty if there is none.
   virtual std::string advice() const { return ""; }
 
   // Parameters and buffers, module by module.
   virtual StateDict state_dict() const = 0;
 
-  // Null but for torch::jit.
+  // Null unless this is a torch::jit module.
   virtual torch::jit::Module* jit_module() { return nullptr; }
 };
 
 std::unique_ptr<ModuleAccess> access_to(std::shared_ptr<torch::nn::Module> module);
 std::unique_ptr<ModuleAccess> access_to(const torch::jit::Module& module);
 
-// One line that names modules of libtorch inside which have a faster drop-in, and says what to
+// One line that names submodules for which there is a faster drop-in replacement, and says what to
 // write instead; empty if there are none.
 std::string slow_modules_advice(const torch::nn::Module& module);
 

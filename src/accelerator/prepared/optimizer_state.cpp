@@ -23,7 +23,7 @@ bool contains_any(const std::unordered_set<const c10::TensorImpl*>& set,
   });
 }
 
-// The Accelerator's option allows fused steps but does not insist on them.
+// The Accelerator's option allows fused steps but does not require them.
 std::optional<bool> unless_forbidden(bool allowed) {
   return allowed ? std::nullopt : std::optional(false);
 }
@@ -31,7 +31,8 @@ std::optional<bool> unless_forbidden(bool allowed) {
 [[noreturn]] void refuse_closure_in_window(int64_t steps) {
   throw Error(ErrorDetails{
       .problem = "A closure cannot be used with gradient accumulation",
-      .expected = "gradient_accumulation.steps = 1, since the closure computes the whole loss anew",
+      .expected =
+          "gradient_accumulation.steps = 1, since the closure computes the whole loss again",
       .got = c10::str("gradient_accumulation.steps = ", steps),
       .hint = "sum over the micro-batches inside the closure"});
 }
@@ -44,11 +45,12 @@ OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
     : core_(core),
       optimizer_(std::move(optimizer)),
       step_(*optimizer_, options.fused ? options.fused : unless_forbidden(core->options.fused)),
-      loose_parameters_(options.loose_parameters) {
+      loose_parameters_(options.loose_parameters),
+      watch_(*optimizer_) {
   if (core->scaler.is_enabled() &&
       dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
     throw Error(ErrorDetails{.problem = "LBFGS cannot be used with loss scaling",
-                             .expected = "an optimizer that evaluates the loss once in a step",
+                             .expected = "an optimizer that evaluates the loss once per step",
                              .got = "LBFGS under fp16",
                              .hint = "use bf16 or no mixed precision, or another optimizer"});
   }
@@ -69,6 +71,8 @@ void OptimizerState::require_exchanged() const {
 
 StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   const auto core = require_core(core_);
+  ++core->counts.step_calls;
+  watch_.note_call();
   if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
   const auto span = core->timeline().span(Phase::step);
   if (!last_step_) require_prepared_model();
@@ -88,23 +92,27 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
     in_closure_ = false;
   } else if (!has_gradients(*optimizer_)) {
     core->capture.refuse("an optimizer has no gradients to step with");
+    watch_.note_empty_step(*core, backwards_at_last_step_);
     give_up_step();
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
   } else {
-    // A second step in one iteration of the scaler, with gradients of its own: the iteration of the
-    // first one ends here.
+    // A second step in the same iteration of the scaler, with new gradients: end the iteration of
+    // the first step here.
     const bool repeats = stage_ == Stage::done && core->counts.backwards > backwards_at_last_step_;
     if (core->scaler.is_enabled() && repeats) {
       stage_ = Stage::ready;
       core->scaler_updates.update();
     }
+    watch_before_step(*core);
     correct_gradients();
     GraphedOptimizer(*this).refuse_step_on_host();
     last_step_ = step_.step(core->scaler);
   }
   core->capture.note_step(*this, *last_step_);
+  core->loss_watch.look_in_replays(*core);
   note_stepped(*last_step_);
-  // In an autocast scope around several iterations, copies of the weights would be out of date now.
+  // An autocast scope around several iterations may hold cached copies of the weights, which are
+  // now outdated.
   at::autocast::clear_cache();
   return *last_step_;
 }
@@ -118,6 +126,28 @@ void OptimizerState::note_stepped(StepResult result) {
   used_gradients_ = fingerprint_of_gradients(*optimizer_);
   backwards_at_last_step_ = core->counts.backwards;
   if (window_) window_->stepped = window_->gathered.used = true;
+  watch_.after_step();
+  core->skip_watch.look(*core);
+}
+
+void OptimizerState::watch_before_backward(const Window* window) {
+  if (in_closure_) return;  // the optimizer changes parameters between its backwards
+  watch_.before_backward(*require_core(core_), window_.get() == window ? window : nullptr);
+}
+
+void OptimizerState::watch_after_backward(const Window* window) {
+  watch_.after_backward(*require_core(core_), window_.get() == window ? window : nullptr);
+}
+
+void OptimizerState::watch_before_step(Core& core) {
+  if (core.capture.is_capturing()) return;
+  const bool steps_again = core.counts.backwards == backwards_at_last_step_ && has_used_gradients();
+  if (steps_again) return;
+  if (has_cleared_gradients()) {
+    watch_.note_empty_step(core, backwards_at_last_step_);
+  } else {
+    watch_.before_step(core, ownership_.models, backwards_at_last_step_);
+  }
 }
 
 bool OptimizerState::has_used_gradients() const {
@@ -132,7 +162,7 @@ bool OptimizerState::has_scaled_gradients() const {
 void OptimizerState::zero_grad(bool set_to_none) {
   const auto core = require_core(core_);
   const auto span = core->timeline().span(Phase::zero_grad);
-  // What a window of several micro-steps has gathered stays until it is used, or given up with
+  // Gradients of a window of several micro-steps stay until they are used or discarded with
   // drop_gradients().
   const bool may_clear =
       window_ ? has_used_gradients() || (window_->complete && window_->micro_steps <= 1)
@@ -145,7 +175,7 @@ void OptimizerState::zero_grad(bool set_to_none) {
 
 void OptimizerState::note_cleared() {
   give_up_step();
-  used_gradients_ = 0;  // later ones may lie at the same addresses
+  used_gradients_ = 0;  // later gradients may have the same addresses
   cleared_gradients_ = fingerprint_of_gradients(*optimizer_);
   if (window_ && window_->complete) window_->gathered.used = true;
 }
@@ -180,7 +210,8 @@ void OptimizerState::require_free_for(const Window& window) const {
   throw Error(ErrorDetails{
       .problem = "An optimizer is in the middle of a window over other models",
       .expected = "accumulate() with the same models until the window is complete",
-      .got = c10::str("a window that holds ", window_->micro_steps, " micro-steps so far"),
+      .got = c10::str("a window that has ", window_->micro_steps,
+                      window_->micro_steps == 1 ? " micro-step" : " micro-steps", " so far"),
       .hint = "name the same models in every accumulate(), or give the window up with "
               "drop_gradients()"});
 }
@@ -209,8 +240,8 @@ std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model
       std::none_of(own.others.begin(), own.others.end(),
                    [](const at::Tensor& other) { return other.grad().defined(); });
   if (!are_the_same || !is_at_boundary() || !has_gradients(*optimizer_)) return std::nullopt;
-  // Gradients that were unscaled stay visible, as the caller may inspect them, and those of a
-  // closure are used by the optimizer itself.
+  // Write to the gradients themselves if they were unscaled, since the caller may inspect them, and
+  // in a closure, where the optimizer itself uses them.
   if (awaits_step() || in_closure_) return std::nullopt;
   require_exchanged();
   correct_gradients();
@@ -231,7 +262,7 @@ void OptimizerState::correct_gradients() {
   });
   if (!gradients.empty()) multiply(gradients, correction);
   const StepCapture& capture = require_core(core_)->capture;
-  if (!capture.is_capturing()) return;  // saves a copy of the marks
+  if (!capture.is_capturing()) return;  // avoids a copy of the marks
   capture.in_replays([window = window_, marks = corrected] { window->gathered.corrected = marks; });
 }
 
@@ -295,10 +326,9 @@ void OptimizerState::require_prepared_model() const {
   if (loose_parameters_ || !ownership().models.empty()) return;
   throw Error(
       ErrorDetails{.problem = "None of the optimizer's parameters belongs to a prepared model",
-                   .expected = "the model in prepare() together with its optimizer",
-                   .got = c10::str("an optimizer over ", ownership().tensors.size(),
-                                   " tensors of no prepared model"),
-                   .hint = "prepare the model, too; for tensors that are in no model use "
+                   .expected = "the model to be prepared together with its optimizer",
+                   .got = "an optimizer whose tensors are in no prepared model",
+                   .hint = "also prepare the model; for tensors outside any model, use "
                            "prepare_optimizer(optimizer, {.loose_parameters = true})"});
 }
 
@@ -315,11 +345,12 @@ void OptimizerState::restore(const Progress& progress) {
   window_ = progress.window;
   stage_ = progress.stage;
   last_step_ = progress.last_step;
-  // A capture writes to no gradient, but counts as if it had.
+  // A capture does not write to gradients, but increments their versions.
   const std::size_t gradients = fingerprint_of_gradients(*optimizer_);
   used_gradients_ = progress.has_used_gradients ? gradients : 0;
   cleared_gradients_ = progress.has_cleared_gradients ? gradients : 0;
   backwards_at_last_step_ = progress.backwards_at_last_step;
+  watch_.start_over();
 }
 
 }  // namespace accelerant::detail

@@ -1,10 +1,10 @@
-// What lies behind the handles of one prepared optimizer.
+// The state behind the handles of one prepared optimizer.
 //
-// It follows the window of the latest accumulate() over a model of which it owns a parameter.
-// Steps, clipping, unscaling, and schedules that follow it, do nothing unless the optimizer is at a
-// boundary: its window is complete, or it is in none. Whatever uses gradients there first makes
-// them what they should be: the window's correction comes first, then the loss scale, which a fused
-// step undoes while it reads them.
+// The optimizer follows the window of the latest accumulate() over a model of which it owns a
+// parameter. Steps, clipping, unscaling, and schedules that follow it do nothing unless the
+// optimizer is at a boundary: its window is complete, or it is in none. Whatever uses gradients
+// there first applies the window's correction and then undoes the loss scale, which a fused step
+// does while it reads them.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,7 @@
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerator/core.h"
 #include "accelerator/prepared/optimizer_step.h"
+#include "accelerator/warnings/optimizer_watch.h"
 
 namespace accelerant::detail {
 
@@ -35,98 +36,105 @@ class OptimizerState {
   // How it steps.
   OptimizerStep& stepping() { return step_; }
 
-  // The result of the last step that was executed; none before the first.
+  // The result of the last executed step; empty before the first.
   const std::optional<StepResult>& last_step() const { return last_step_; }
   void set_last_step(StepResult result) { last_step_ = std::move(result); }
 
   // Whether a step would be executed now.
   bool is_at_boundary() const;
 
-  // Makes the gradients what the optimizer will see: the window's correction and the loss scale are
-  // undone. Only at a boundary; further calls do nothing.
+  // Prepares the gradients for the optimizer: applies the window's correction and undoes the loss
+  // scale. Only at a boundary; further calls do nothing.
   void finish_gradients();
 
-  // Clips with the next step, if the gradients of the model are exactly the optimizer's, and its
-  // kind of step allows it: the norm of the gradients, which stay as they are. Otherwise nothing.
+  // Lets the next step clip, if the model's gradients are exactly the optimizer's and its kind of
+  // step supports it. Returns the norm of the gradients, which stay unchanged; otherwise nullopt.
   std::optional<at::Tensor> clip_with_step(const ModelState& model, double max_norm);
 
-  // The optimizer's step counts become those of the device.
+  // Copies the step counts from the device to the optimizer.
   void sync() { step_.sync(); }
 
-  // A clipped norm was noted for a step that is still to come.
+  // Whether a later step will clip.
   bool has_noted_clipping() const { return step_.has_noted(); }
 
-  // A backward adds to the gradients: what was found out about them does not hold any more.
+  // A backward adds to the gradients: discards what is known about them.
   void note_backward() { step_.note_gradients_changed(); }
+
+  // Around every backward of the Accelerator: notices mistakes. `window`: the open one, or null.
+  void watch_before_backward(const Window* window);
+  void watch_after_backward(const Window* window);
+
+  // Parameters or gradients have changed in a way that is fine, for example by loading.
+  void restart_watch() { watch_.start_over(); }
 
   // The scaler was updated.
   void begin_iteration() { stage_ = Stage::ready; }
 
-  // Unscaled, and the step is still to come: the scaler must not be updated.
+  // Whether the gradients are unscaled and the step is still to come. The scaler must not be
+  // updated then.
   bool awaits_step() const { return stage_ == Stage::unscaled; }
   void give_up_step();
 
-  // Clears the gradients, whatever they wait for.
+  // Clears the gradients, even if they wait for a step.
   void drop_gradients();
 
-  // The gradients are the ones of the last step, and no other has been added since.
+  // Whether the gradients are those of the last step, with nothing added since.
   bool has_used_gradients() const;
 
-  // There are gradients, but zero_grad() has filled them with zeros, and nothing has been added
-  // since.
+  // Whether zero_grad() has filled the gradients with zeros and nothing has been added since.
   bool has_cleared_gradients() const;
 
-  // There are gradients that bear the loss scale.
+  // Whether there are gradients that carry the loss scale.
   bool has_scaled_gradients() const;
 
-  // Multiplies the gradients, for example when the loss scale has changed under them.
+  // Multiplies the gradients, for example after the loss scale has changed.
   void multiply_gradients(const Correction& correction);
 
-  // A backward outside of all windows begins: complete ones do not concern it any more.
+  // A backward outside all windows begins: the optimizer leaves its window if that is complete.
   void leave_complete_window();
 
   bool owns(const at::Tensor& tensor) const;
   bool owns_any_of(const std::vector<at::Tensor>& tensors) const;
 
-  // Whether the window is this optimizer's: it owns a parameter of one of the window's models. An
-  // optimizer over tensors of no model takes any window that it is free for.
+  // Whether the window concerns this optimizer: it owns a parameter of one of the window's models.
+  // An optimizer without any model's parameters accepts any window that it is free for.
   bool is_concerned_by(const Window& window) const;
 
-  // The window is the one whose completion the optimizer waits for from now on. An Error if it
-  // still waits for another one.
+  // Throws Error if the optimizer still waits for another window to be completed. join() makes this
+  // window the one it waits for.
   void require_free_for(const Window& window) const;
   void join(std::shared_ptr<Window> window) { window_ = std::move(window); }
 
   // The last window that concerned it; null before the first.
   const std::shared_ptr<Window>& window() const { return window_; }
 
-  // Samples that the next update is made from, of all processes.
+  // Samples in the next update, over all processes.
   int64_t samples_of_update() const;
 
-  // What the host notes of a step, now or in the replay of a graph.
+  // Records a step on the host, now or in the replay of a graph.
   void note_stepped(StepResult result);
 
-  // What the host knows of it between two steps.
+  // What the host knows of the optimizer between two steps.
   struct Progress;
   Progress progress() const;
   void restore(const Progress& progress);
 
-  // From now on every use is an Error.
+  // Makes every later use an Error.
   void forget() {
     sync();
     core_.reset();
   }
 
  private:
-  // Which tensors are the optimizer's, and which prepared models they belong to.
+  // The optimizer's tensors, and the prepared models they belong to.
   struct Ownership {
     std::unordered_set<const c10::TensorImpl*> tensors = {};
     std::vector<const ModelState*> models = {};
-    // Parameters of those models that are not the optimizer's.
+    // Parameters of those models that do not belong to the optimizer.
     std::vector<at::Tensor> others = {};
-    // All of the optimizer's are parameters of those models.
+    // Whether all of the optimizer's tensors are parameters of those models.
     bool has_no_loose_tensors = false;
-    // What it was made from: made anew when these have changed.
+    // Fingerprint of the tensors and models; if it changes, the rest is computed again.
     std::size_t fingerprint = 0;
     int64_t models_version = -1;
   };
@@ -134,11 +142,12 @@ class OptimizerState {
   const Ownership& ownership() const;
   bool is_free_for(const Window& window) const;
   void require_prepared_model() const;
-  // An Error if the last backward did not exchange all gradients between processes.
+  // Throws Error if the last backward did not exchange all gradients between processes.
   void require_exchanged() const;
   void correct_gradients();
   void note_unscaled();
   void note_cleared();
+  void watch_before_step(Core& core);
 
   std::weak_ptr<Core> core_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
@@ -146,15 +155,16 @@ class OptimizerState {
   bool in_closure_ = false;
   bool loose_parameters_;
   std::shared_ptr<Window> window_;  // the last one that concerned it; null before the first
-  // What has happened to its gradients since the scaler's last update.
+  // What has happened to the gradients since the scaler's last update.
   enum class Stage { ready, unscaled, done };
   Stage stage_ = Stage::ready;
   std::optional<StepResult> last_step_;
-  // Fingerprints of the gradients after the last step, and after the last zero_grad(); 0: none.
+  // Fingerprints of the gradients after the last step and after the last zero_grad(); 0 if none.
   std::size_t used_gradients_ = 0;
   std::size_t cleared_gradients_ = 0;
-  int64_t backwards_at_last_step_ = 0;  // of all that the Accelerator has run
+  int64_t backwards_at_last_step_ = 0;  // among all backwards of the Accelerator
 
+  OptimizerWatch watch_;
   mutable Ownership ownership_;  // a cache
 };
 

@@ -14,10 +14,11 @@ FusedStep* OptimizerStep::fused() {
     const bool is_allowed = is_wanted_.value_or(true);
     const auto reason = is_allowed ? FusedStep::why_not(optimizer_) : std::nullopt;
     if (reason && is_wanted_) {
-      throw Error(ErrorDetails{.problem = "The optimizer cannot be stepped by fused kernels",
-                               .expected = "one that can be, as fused = true asks for it",
-                               .got = *reason,
-                               .hint = "leave the option out, and it steps by itself"});
+      throw Error(
+          ErrorDetails{.problem = "The optimizer cannot be stepped by fused kernels",
+                       .expected = "an optimizer that fused kernels support, since fused = true",
+                       .got = *reason,
+                       .hint = "omit `fused`, so that the optimizer uses its own step"});
     }
     if (is_allowed && !reason) fused_.emplace(optimizer_);
     is_decided_ = true;
@@ -31,7 +32,7 @@ StepResult OptimizerStep::step(GradScaler& scaler) {
 }
 
 StepResult OptimizerStep::step(GradScaler& scaler, const std::function<at::Tensor()>& closure) {
-  // The scaler, if enabled, says why it cannot be.
+  // If the scaler is enabled, it throws with the reason.
   if (scaler.is_enabled() || fused() == nullptr) return scaler.step(optimizer_, closure);
   return fused()->step(closure);
 }

@@ -1,8 +1,8 @@
-// How a prepared optimizer steps: in the two passes of a FusedStep where its kind allows it, else
-// by itself.
+// How a prepared optimizer steps: in the two passes of a FusedStep if its kind supports it, else
+// with its own step().
 //
-// A fused step clips on its way, so the limit is only noted for it. Where gradients themselves are
-// looked at or changed before the step, what was noted is written into them first.
+// A fused step clips while it runs, so clipping only notes the limit. Code that reads or changes
+// the gradients before the step must first write what was noted into them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,18 +23,18 @@ class OptimizerStep {
   StepResult step(GradScaler& scaler);
   StepResult step(GradScaler& scaler, const std::function<at::Tensor()>& closure);
 
-  // Leaves the gradients as they are, and clips with the next step. Returns the norm of all of
-  // them, or nothing if only the gradients themselves can be clipped.
+  // Leaves the gradients unchanged and lets the next step clip. Returns the norm of all gradients,
+  // or nullopt if only the gradients themselves can be clipped.
   std::optional<at::Tensor> clip_with_step(double max_norm, GradScaler& scaler);
 
-  // Does to the gradients themselves what was to be done with the next step, once the loss scale is
-  // off them.
+  // Applies to the gradients themselves what the next step was to do, after the loss scale is
+  // removed.
   void write_noted();
 
   // Whether something was noted for the next step.
   bool has_noted() const { return fused_ && fused_->has_noted(); }
 
-  // The gradients are not those that were looked at for a norm.
+  // The gradients have changed since their norm was computed.
   void note_gradients_changed() {
     if (fused_) fused_->note_gradients_changed();
   }
@@ -42,18 +42,19 @@ class OptimizerStep {
   // There will be no step with these gradients.
   void discard();
 
-  // Whether the next step needs nothing of the host, so that a graph can hold it.
+  // Whether the next step needs no data from the host, so that a graph can contain it.
   bool is_on_device();
 
-  // Null if the optimizer steps by itself, or has not stepped yet. For graphs, which need its step.
+  // Null if the optimizer uses its own step, or has not stepped yet. For graphs that contain the
+  // step.
   FusedStep* fused_so_far() { return fused_ ? &*fused_ : nullptr; }
 
-  // What the optimizer knows of its steps becomes what the device knows. Waits for it.
+  // Copies the step counts from the device to the optimizer. Waits for the device.
   void sync();
 
  private:
-  // Null if the optimizer steps by itself. Decided with the first use, when its parameters are
-  // where they stay.
+  // Null if the optimizer uses its own step. Decided at first use, when its parameters are on their
+  // final device.
   FusedStep* fused();
 
   torch::optim::Optimizer& optimizer_;

@@ -48,8 +48,8 @@ bool has_gradients(torch::optim::Optimizer& optimizer) {
                        [](const at::Tensor& parameter) { return parameter.grad().defined(); });
 }
 
-// libtorch's own zero_grad detaches gradients even where it drops them, which those that are views
-// of the buffers of an exchange do not allow.
+// libtorch's zero_grad detaches gradients even when it drops them, which fails for gradients that
+// are views of exchange buffers.
 void clear_gradients(torch::optim::Optimizer& optimizer, bool set_to_none) {
   for_each_parameter(optimizer, [&](at::Tensor& parameter) {
     at::Tensor& gradient = parameter.mutable_grad();

@@ -11,7 +11,7 @@
 
 namespace accelerant::detail {
 
-// Calls f with every parameter until it returns true, and returns whether it did.
+// Calls f with every parameter until f returns true. Returns whether it did.
 template <class F>
 bool any_parameter(torch::optim::Optimizer& optimizer, F&& f) {
   for (auto& group : optimizer.param_groups()) {
@@ -30,22 +30,21 @@ void for_each_parameter(torch::optim::Optimizer& optimizer, F&& f) {
   });
 }
 
-// Changes when parameters come, go or are replaced.
+// Changes when parameters are added, removed or replaced.
 std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer);
 
-// Changes when a gradient comes, goes or is written to. 0: there are none.
+// Changes when a gradient is added, removed or written to. 0 if there are no gradients.
 std::size_t fingerprint_of_gradients(torch::optim::Optimizer& optimizer);
 
 bool has_gradients(torch::optim::Optimizer& optimizer);
 
 void clear_gradients(torch::optim::Optimizer& optimizer, bool set_to_none = true);
 
-// One call for all dense gradients of a device.
+// Uses one call for all dense gradients of a device.
 void multiply(const std::vector<at::Tensor>& gradients, const Correction& correction);
 
-// An optimizer that has stepped, or one like Adagrad that makes its state at once, may hold tensors
-// on the device its parameters came from. Optimizers other than those of torch::optim are left
-// alone.
+// An optimizer that has stepped, or one like Adagrad that creates its state at once, may hold
+// tensors on the parameters' previous device. Only handles the optimizers of torch::optim.
 void move_state_to_parameters(torch::optim::Optimizer& optimizer);
 
 }  // namespace accelerant::detail

@@ -8,10 +8,10 @@
 
 namespace accelerant::detail {
 
-// Holds them weakly: an object is registered as long as a handle of it is alive. So what was
-// borrowed for it may be destroyed with its handles, for example at the end of a function, and is
-// not touched after that. Until clear() no number is given twice, so that a checkpoint finds an
-// object again although others before it are gone.
+// Holds the objects weakly: an object is registered as long as one of its handles lives. So what it
+// borrows may be destroyed together with its handles, for example at the end of a function, and is
+// not touched afterwards. Numbers are unique until clear(), so that a checkpoint finds an object
+// again even if earlier ones are gone.
 template <class T>
 class Registry {
  public:
@@ -21,11 +21,11 @@ class Registry {
   }
 
   struct Numbered {
-    int64_t number = 0;  // in the order of preparation, those counted too that are gone
+    int64_t number = 0;  // in the order of preparation, including objects that are gone
     std::shared_ptr<T> object = {};
   };
 
-  // In the order of their preparation.
+  // In the order of preparation.
   std::vector<std::shared_ptr<T>> all() const {
     std::vector<std::shared_ptr<T>> alive;
     alive.reserve(objects_.size());
@@ -47,7 +47,7 @@ class Registry {
     return alive;
   }
 
-  // Another number whenever all() gives something else.
+  // Changes whenever the result of all() changes.
   int64_t version() const {
     const bool changed = std::any_of(objects_.begin(), objects_.end(),
                                      [](const Entry& entry) { return entry.object.expired(); });

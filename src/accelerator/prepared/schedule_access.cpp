@@ -29,9 +29,12 @@ class ClosedForm : public ScheduleAccess {
     if (!has_all_groups || scheduler_->schedule().sets_momentum()) return std::nullopt;
     try {
       return scheduler_->rates_at(scheduler_->last_step() + steps);
-    } catch (const std::exception&) {  // of a step that skips may prevent: too early to complain
+    } catch (const std::exception&) {  // skipped updates may avoid this step
       return std::nullopt;
     }
+  }
+  std::optional<int64_t> total_steps() const override {
+    return scheduler_->schedule().total_steps();
   }
   void advance(int64_t steps) override { scheduler_->step(steps); }
   void advance_by_metric(double) override { refuse_metric(); }
@@ -50,10 +53,11 @@ class Plateau : public ScheduleAccess {
   const void* identity() const override { return scheduler_.get(); }
   torch::optim::Optimizer* optimizer() const override { return &scheduler_->optimizer(); }
   void advance(int64_t) override {
-    throw Error(ErrorDetails{.problem = "Reduce-on-plateau needs a metric",
-                             .expected = "step(metric)",
-                             .got = "step()",
-                             .hint = "call it after each evaluation, with the loss for example"});
+    throw Error(
+        ErrorDetails{.problem = "Reduce-on-plateau needs a metric",
+                     .expected = "step(metric)",
+                     .got = "step()",
+                     .hint = "call step(metric) after each evaluation, for example with the loss"});
   }
   void advance_by_metric(double metric) override { scheduler_->step(metric); }
   nlohmann::json state_dict() const override { return scheduler_->state_dict(); }
@@ -80,7 +84,7 @@ class TorchSchedule : public ScheduleAccess {
   }
 
  private:
-  // The count is there for derived classes only.
+  // The count is only accessible to derived classes.
   struct StepCount : torch::optim::LRScheduler {
     static unsigned& of(torch::optim::LRScheduler& scheduler) {
       return scheduler.*(&StepCount::step_count_);

@@ -12,7 +12,7 @@
 namespace accelerant::detail {
 namespace {
 
-// Steps that may wait for the device to tell. With so many, half of them are waited for.
+// Maximum number of pending steps. When it is reached, half of them are settled.
 constexpr std::size_t kMostPending = 64;
 
 // Whether the optimizer's latest step, if there was one, may have changed the parameters.
@@ -21,7 +21,7 @@ bool may_be_updated(const OptimizerState& optimizer) {
   return !last || last->kind() == StepResult::Kind::submitted;
 }
 
-// A schedule that counts samples and is never told of any would stand still.
+// A schedule that counts samples would never advance without any.
 int64_t require_samples(int64_t samples) {
   if (samples > 0) return samples;
   throw Error(ErrorDetails{.problem = "The schedule counts samples, but there are none to count",
@@ -58,7 +58,8 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
 
 void SchedulerState::step() {
   const auto core = require_core(core_);
-  // Nothing has been updated yet: it is due with each replay. Those do not wait for each other.
+  // Nothing is updated during a capture: every replay takes the step. Replays do not wait for each
+  // other.
   if (core->capture.is_capturing()) {
     return core->capture.note_schedule(*this, [this] { take_step(); });
   }
@@ -86,9 +87,9 @@ void SchedulerState::take_step() {
   for (const auto& optimizer : followed) {
     if (optimizer->last_step()) pending.results.push_back(*optimizer->last_step());
   }
-  // Before anybody asks for the answer, with which the flag is gone.
+  // Before result.poll(), which may release the flag.
   if (pending.results.size() == 1) pending.flag = pending.results[0].device_flag();
-  for (const StepResult& result : pending.results) result.poll();  // sends for the answers
+  for (const StepResult& result : pending.results) result.poll();  // requests the answers
   pending_.push_back(std::move(pending));
   settle_known();
 }
@@ -113,7 +114,7 @@ void SchedulerState::settle_next() {
   if (!updated) return;
   const std::vector<double> now = rates();
   schedule_->advance(pending.steps);
-  // Rates that the program has set since then came after the step, whenever the device tells.
+  // Rates that the program has set since then override the step, whenever the device reports.
   for (std::size_t i = 0; i < std::min(now.size(), pending.rates.size()); ++i) {
     if (now[i] == pending.rates[i]) continue;
     schedule_->optimizer()->param_groups()[i].options().set_lr(now[i]);
@@ -177,9 +178,9 @@ std::vector<double> SchedulerState::rates() const {
 
 void SchedulerState::step(double metric) {
   const auto core = require_core(core_);
-  core->capture.refuse("a schedule gets a metric of the host");
+  core->capture.refuse("a schedule gets a metric from the host");
   const auto span = core->timeline().span(Phase::schedule);
-  core->settle_schedules();  // it may lower what others have set
+  core->settle_schedules();  // it may lower rates that other schedules have set
   schedule_->advance_by_metric(metric);
 }
 

@@ -1,9 +1,10 @@
-// What lies behind the handles of one prepared schedule.
+// The state behind the handles of one prepared schedule.
 //
-// A schedule moves on only if its optimizer was updated, and under fp16 the device is the first to
-// know. So a step of the schedule may be pending until somebody looks, and then the host waits:
-// settle(). A replay of a captured step does not look. It takes a RateChoice: the rates for each
-// number of skipped updates among those pending. The device counts the skips and picks the rates.
+// A schedule advances only if its optimizer was updated. Under fp16 the device knows that first, so
+// a step of the schedule stays pending until somebody needs the result; then settle() waits for the
+// device. A replay of a captured step does not wait. It takes a RateChoice instead: the rates for
+// each possible number of skipped updates among the pending ones. The device counts the skips and
+// picks the rates.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +25,25 @@ class LRScheduler;
 
 namespace accelerant::detail {
 
-// One view of the kinds of schedules there are.
+// A common interface to the kinds of schedules.
 class ScheduleAccess {
  public:
   virtual ~ScheduleAccess() = default;
 
-  // The object itself, to know it again.
+  // The object's address, which identifies it.
   virtual const void* identity() const = 0;
 
-  // The optimizer it was made for; null if it does not tell.
+  // The optimizer it was made for; null if unknown.
   virtual torch::optim::Optimizer* optimizer() const = 0;
 
-  // The rates that advance(steps) would set; nothing if it cannot be told, or would set more than
+  // The rates that advance(steps) would set; nullopt if unknown, or if it would set more than
   // rates.
   virtual std::optional<std::vector<double>> rates_after(int64_t /*steps*/) const {
     return std::nullopt;
   }
+
+  // The steps that its curve is made for; empty if that is not one of its options.
+  virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
 
   virtual void advance(int64_t steps) = 0;
   virtual void advance_by_metric(double metric) = 0;
@@ -58,30 +62,31 @@ class SchedulerState {
 
   std::shared_ptr<Core> core() const { return require_core(core_); }
 
-  // As it is after all steps.
+  // The schedule after all steps.
   ScheduleAccess& schedule() {
     settle();
     return *schedule_;
   }
 
-  // Moves on if updates were made. Where only the device knows that yet, later: see settle().
+  // Advances if the optimizer was updated. If only the device knows that yet, it advances later:
+  // see settle().
   void step();
 
-  // Makes up for steps whose outcome only the device knows yet, and so waits for it.
+  // Takes the pending steps. Waits for the device.
   void settle();
 
-  // The same for those of which the device has told. Does not wait.
+  // Takes the pending steps whose outcome the device has already reported. Does not wait.
   void settle_known();
 
-  // Whether there are steps that are not settled.
+  // Whether there are pending steps.
   bool is_undecided() const { return !pending_.empty(); }
 
-  // For a schedule that is undecided: the rates for each number of skipped updates, of which the
-  // device knows which it is. Nothing if the rates cannot be told: then settle() it. Queues work on
-  // the current stream.
+  // For a schedule with pending steps: the rates for each number of skipped updates, and that
+  // number on the device. nullopt if the rates are unknown; call settle() then. Queues work on the
+  // current stream.
   std::optional<RateChoice> rate_choice();
 
-  // Whether it sets rates of the optimizer, as far as it tells.
+  // Whether it may set rates of this optimizer.
   bool concerns(const torch::optim::Optimizer& optimizer) const {
     return schedule_->optimizer() == nullptr || schedule_->optimizer() == &optimizer;
   }
@@ -89,40 +94,40 @@ class SchedulerState {
   void step(double metric);
   std::vector<double> last_lrs();
 
-  // From now on every step is an Error.
+  // Makes every later step an Error.
   void forget() { core_.reset(); }
 
  private:
-  // Prepared optimizers the schedule follows: its own, or all if it does not tell which that is.
+  // Prepared optimizers that the schedule follows: its own, or all if it is unknown.
   std::vector<std::shared_ptr<OptimizerState>> optimizers(const Core& core) const;
 
-  // A step that counts if these are updates.
+  // A step that is taken if all of these results are updates.
   struct Pending {
     std::vector<StepResult> results = {};
     int64_t steps = 1;
-    std::vector<double> rates = {};  // of the optimizer's groups, when it was asked for
-    at::Tensor flag = {};            // not 0 if it was skipped; undefined if there is no one flag
-    bool is_counted = false;         // in skips_, if it was skipped
+    std::vector<double> rates = {};  // of the optimizer's groups, at the time of step()
+    at::Tensor flag = {};            // nonzero if skipped; undefined unless there is a single flag
+    bool is_counted = false;         // whether skips_ includes it
   };
 
-  // Moves on behind those that are not settled.
+  // Takes a step behind the pending ones.
   void take_step();
   void settle_next();
-  // Those among what is pending that were skipped: one int64 on the device.
+  // The number of pending steps that were skipped: one int64 on the device.
   at::Tensor count_skips();
 
-  // Of the schedule's own optimizer; none if it does not tell which that is.
+  // The rates of the schedule's own optimizer; empty if it is unknown.
   std::vector<double> rates() const;
 
-  // Another schedule has moved the rates of its optimizer: that was not the program.
+  // Another schedule has changed the rates of its optimizer, so the program did not.
   void note_moved(const torch::optim::Optimizer* optimizer, const std::vector<double>& before,
                   const std::vector<double>& after);
 
   std::weak_ptr<Core> core_;
   std::unique_ptr<ScheduleAccess> schedule_;
   std::deque<Pending> pending_;  // the oldest first
-  at::Tensor skips_;             // int64 on the device: of those that are or were counted
-  int64_t settled_skips_ = 0;    // of those that were
+  at::Tensor skips_;             // int64 on the device: skipped among all counted steps
+  int64_t settled_skips_ = 0;    // those among them that are settled
 };
 
 }  // namespace accelerant::detail

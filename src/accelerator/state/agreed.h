@@ -1,4 +1,4 @@
-// What may fail in one process, done so that it fails in all.
+// Runs code that may fail in one process such that it fails in all.
 #pragma once
 
 #include <exception>
@@ -11,28 +11,28 @@
 
 namespace accelerant::detail {
 
-// The result of f, a JSON value, which only the main process calls; all get it, or an Error with
-// what it threw.
+// Calls f in the main process only, and returns its result, a JSON value, in all processes. If f
+// throws, all processes get an Error with its message.
 template <class F>
 nlohmann::json from_main(const dist::World& world, F&& f) {
   if (!world.is_connected()) return f();
-  nlohmann::json told = nlohmann::json::object();
+  nlohmann::json outcome = nlohmann::json::object();
   std::exception_ptr error;
   if (world.rank() == 0) {
     try {
-      told["result"] = f();
+      outcome["result"] = f();
     } catch (const std::exception& thrown) {
       error = std::current_exception();
-      told["error"] = thrown.what();
+      outcome["error"] = thrown.what();
     }
   }
-  dist::broadcast_object(world, told);
+  dist::broadcast_object(world, outcome);
   if (error) std::rethrow_exception(error);
-  if (told.contains("error")) throw Error(told.at("error").get<std::string>());
-  return told.at("result");
+  if (outcome.contains("error")) throw Error(outcome.at("error").get<std::string>());
+  return outcome.at("result");
 }
 
-// Calls f in every process; if it throws in one, all get an Error.
+// Calls f in every process. If it throws in one, all get an Error.
 template <class F>
 void in_all(const dist::World& world, F&& f) {
   if (!world.is_connected()) return f();

@@ -1,23 +1,24 @@
-// Saving and loading everything that an Accelerator has prepared. A checkpoint is a folder
+// Saves and loads everything that an Accelerator has prepared. A checkpoint is a folder
 // (store/checkpoint_folder.h) of parts (checkpoint/state_part.h):
 //
 //   model, model_1, ...          parameters and buffers
 //   optimizer, optimizer_1, ...  options and state by the names of parameters
-//   trainer                      scaler, schedules, loaders, where the program stands
+//   trainer                      scaler, schedules, loaders, position of the program
 //   custom/<name>                registered objects
 //   rank_<r>                     of one process: random numbers, windows and gradients, exchange of
 //                                gradients
 //
-// Each process writes its own part. Models come from process 0, whose buffers count; optimizers are
-// spread so that all processes have about as much to write. All of them compute the same
-// distribution, so nobody has to ask.
+// Each process writes its own part. Process 0 writes the models, since its buffers are the ones
+// that count. Optimizers are distributed so that all processes write about the same amount. All
+// processes compute the same distribution, so they need not communicate.
 //
-// Objects are known again by their numbers in the order of preparation. Loading collects a Change
-// for each of them, which checks names and shapes, and applies them when all fit; if one fails
-// nevertheless, those before it are taken back.
+// Objects are identified by their numbers in the order of preparation. Loading collects a Change
+// for each object, which checks names and shapes, and applies the changes once all of them fit. If
+// one fails anyway, the ones before it are undone.
 //
-// Another number of processes can go on too: positions of loaders count the samples of all
-// processes, and new random numbers are derived from the saved ones. Half windows are refused.
+// A different number of processes can resume, too: positions of loaders count the samples of all
+// processes, and new random numbers are derived from the saved ones. Incomplete windows are an
+// Error then.
 #pragma once
 
 #include <cstdint>
@@ -54,65 +55,66 @@ class Checkpoints {
   StateHookHandle add_save_hook(StateHook hook);
   StateHookHandle add_load_hook(StateHook hook);
 
-  // Without a folder: the next number of the project. Returns where the checkpoint is, or will be.
+  // Without a folder, saves under the next number of the project. Returns the path of the
+  // checkpoint, which is not complete yet if the save is asynchronous.
   std::string save(const std::optional<std::string>& folder, const SaveStateOptions& options);
 
-  // Waits for saves in the background, and throws the Error of one.
+  // Waits for saves in the background, and throws the Error of a failed one.
   void wait();
 
-  // Without a folder: the newest good one of the project.
+  // Without a folder, loads the newest good checkpoint of the project.
   LoadedState load(const std::optional<std::string>& folder);
 
   // Where the training was resumed from, if it was.
   const std::optional<LoadedState>& resumed() const { return resumed_; }
 
-  // Resuming happens piece by piece, since a program may prepare its objects in several calls. The
-  // first prepare() finds the checkpoint and loads the trainer's part. The part of the process
-  // waits for the last object: it is loaded by the first forward, loop or epochs() that finds all
-  // of them there, while accumulate(), backward() and saving demand them. Random numbers come that
-  // late because programs draw some while they are built. A loop that was saved in its middle gets
-  // its own when it begins, as loops over other loaders may run before it.
+  // Resuming happens in pieces, since a program may prepare its objects in several calls. The first
+  // prepare() finds the checkpoint and loads the trainer's part. The part of the process waits for
+  // the last object: the first forward, loop or epochs() that finds all of them prepared loads it,
+  // while accumulate(), backward() and saving require them. Random numbers are restored that late
+  // because programs draw some during construction. A loop that was saved in the middle gets its
+  // random numbers when it begins, since loops over other loaders may run before it.
   //
-  // Objects were prepared: if a training is resumed, they become what they were, an optimizer as
-  // soon as its models are known.
+  // Called after objects were prepared. If the training is being resumed, restores them; an
+  // optimizer is restored as soon as its models are known.
   void resume_prepared();
 
-  // The training begins: what concerns all objects together becomes what it was. An Error if some
-  // were not prepared.
+  // The training begins: restores what concerns all objects together. Throws Error if some of them
+  // are not prepared.
   void finish_resume();
 
-  // The same, as soon as all are: what comes now may be an evaluation in front of the training.
+  // The same, but only if all objects are prepared: an evaluation may come before the training.
   void finish_resume_if_all_are_there();
 
-  // A backward begins: no loop of the checkpoint is left to go on with.
+  // A backward begins: no saved loop is left to continue.
   void begin_backward();
 
-  // What was prepared, registered and loaded is of no interest any more.
+  // Forgets what was prepared, registered and loaded.
   void forget();
 
-  // A loop over a prepared loader begins. One that was saved in its middle goes on with the random
-  // numbers it had.
+  // A loop over a prepared loader begins. A loop that was saved in the middle continues with its
+  // random numbers.
   void begin_loop(const data::LoaderState& loader);
 
-  // States loaded so far, or parts of one.
+  // Number of states loaded so far, or parts of one.
   int64_t loads() const { return loads_; }
 
  private:
-  // What was loaded from, while objects that belong to it may still come.
+  // The source of a resumed training, while some of its objects may not be prepared yet.
   struct Resume {
     std::shared_ptr<const StateSource> source = {};
-    NamedState own_part = {};  // what this process had for itself
-    // Numbers of those that have been loaded.
+    NamedState own_part = {};  // the part of this process
+    // Numbers of the objects that have been loaded.
     std::set<int64_t> models = {};
     std::set<int64_t> optimizers = {};
     std::set<int64_t> schedulers = {};
     std::set<int64_t> loaders = {};
   };
 
-  // A change, and what takes it back.
+  // A change, and how to undo it.
   struct Change {
     std::function<void()> apply = {};
-    std::function<void()> undo = {};  // empty: it does not fail
+    std::function<void()> undo = {};  // empty: it cannot fail
   };
 
   checkpoint::StateSaver& saver();
@@ -120,8 +122,8 @@ class Checkpoints {
   void require_all_processes() const;
   std::string checkpoints_folder() const;
 
-  // Of the parameters of all prepared models: those of the first as the module has them, those of
-  // others with "model_1." and so on in front.
+  // The parameters of all prepared models by name. Those of the first model have the module's
+  // names, those of the others are prefixed with "model_1." and so on.
   optim::ParameterNames names_of_parameters() const;
 
   std::vector<checkpoint::StatePart> parts_to_write(const std::string& path) const;
@@ -139,7 +141,8 @@ class Checkpoints {
   void load_rank(const StateSource& source, const NamedState& own_part);
   void load_custom(const StateSource& source, const CustomObject& object) const;
   std::vector<Change> changes_of_models(Resume& resume) const;
-  // Objects that have not been loaded yet; `all`: also optimizers whose models are missing.
+  // Loads objects that have not been loaded yet. With `all`, also optimizers whose models are
+  // missing.
   void load_objects(Resume& resume, bool all);
 
   Core& core_;
@@ -152,8 +155,8 @@ class Checkpoints {
   std::optional<LoadedState> resumed_;
   int64_t loads_ = 0;
 
-  // The loop that goes on, by its number among the loaders, and the random numbers it goes on with.
-  std::optional<int64_t> loop_to_go_on_;
+  // The number of the loader whose loop continues, and the random numbers for it.
+  std::optional<int64_t> loop_to_resume_;
   StateDict random_of_loop_;
 
   std::unique_ptr<checkpoint::StateSaver> saver_;

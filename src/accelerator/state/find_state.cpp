@@ -1,4 +1,4 @@
-// Finding the checkpoint to load.
+// Finds the checkpoint to load.
 #include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
@@ -17,13 +17,14 @@ namespace {
 
 using nlohmann::json;
 
-// An Error unless every byte of it is as it was written. Python's have no checksums.
+// Throws Error unless every byte of the checkpoint is intact. Checkpoints written by Python have no
+// checksums.
 void require_good(const std::string& folder) {
   if (!is_folder(folder)) checkpoint::CheckpointFolder(folder).recover();
   if (!is_folder(folder)) {
     throw Error(ErrorDetails{.problem = "There is no checkpoint to load",
-                             .expected = "a folder made by save_state()",
-                             .got = folder + ", which is no folder"});
+                             .expected = "a folder written by save_state()",
+                             .got = folder + ", which is not a folder"});
   }
   if (checkpoint::PythonStateFolder::is_one(folder)) return;
   const auto found = checkpoint::verify(folder, checkpoint::Check::checksums);
@@ -35,11 +36,11 @@ void require_good(const std::string& folder) {
 
 checkpoint::FoundCheckpoint newest_good(const std::string& folder) {
   return checkpoint::find_newest_valid(folder, [](const std::string& text) {
-    log(LogLevel::warning, text + "\nThe checkpoint before it is tried.");
+    log(LogLevel::warning, text + "\nTrying the checkpoint before it.");
   });
 }
 
-// Whether the launch that has started this process again also saved the checkpoint; nothing if it
+// Whether the launch that restarted this process also saved the checkpoint; nullopt if the launch
 // has no name of its own.
 std::optional<bool> is_of_this_launch(const checkpoint::Manifest& manifest,
                                       const std::string& run_id) {
@@ -65,8 +66,9 @@ std::unique_ptr<StateSource> Checkpoints::open_in_all(const std::string& path) c
   return source;
 }
 
-// Called in the first process. A checkpoint of an earlier launch in the same project is older than
-// what a path in the options names, and than the beginning of a training that was to begin anew.
+// Called in the main process. A checkpoint of an earlier launch in the same project does not count
+// unless resume is "auto": it is older than the checkpoint that a path names, or than the start of
+// a new training.
 std::optional<std::string> Checkpoints::newest_to_resume() const {
   const std::string& resume = *core_.options.project.resume;
   const dist::Environment& environment = core_.environment;

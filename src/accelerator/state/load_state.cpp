@@ -1,4 +1,4 @@
-// Loading: checking that a checkpoint fits, and giving objects their state.
+// Loads a checkpoint: checks that it fits, and restores the objects.
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/StringUtil.h>
@@ -15,6 +15,7 @@
 #include "accelerator/prepared/scheduler_state.h"
 #include "accelerator/state/agreed.h"
 #include "accelerator/state/checkpoints.h"
+#include "accelerator/state/schedule_shape.h"
 #include "accelerator/state/state_source.h"
 #include "accelerator/state/window_state.h"
 #include "checkpoint/model_loading.h"
@@ -28,6 +29,10 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kOtherModelHint =
+    "Load it into the model that it was saved from; to train another one, set another project.dir, "
+    "or project.resume = \"no\".";
+
 template <class T>
 std::set<int64_t> numbers_of(const std::vector<T>& numbered) {
   std::set<int64_t> numbers;
@@ -39,11 +44,12 @@ void require_same(const std::string& path, const char* what, const std::set<int6
                   const std::set<int64_t>& prepared) {
   if (saved == prepared) return;
   std::string got = std::to_string(prepared.size()) + " prepared";
-  if (saved.size() == prepared.size()) got += ", with others among them that are gone";
-  throw Error(ErrorDetails{.problem = path + " is the state of another program",
-                           .expected = c10::str(saved.size(), " ", what, ", as in the checkpoint"),
-                           .got = got,
-                           .hint = "prepare the same objects in the same order"});
+  if (saved.size() == prepared.size()) got += ", but the order of preparation differs";
+  throw Error(ErrorDetails{
+      .problem = path + " does not match the program",
+      .expected = c10::str("as many ", what, " as in the checkpoint (", saved.size(), ")"),
+      .got = got,
+      .hint = "prepare the same objects in the same order"});
 }
 
 template <class Range>
@@ -53,8 +59,8 @@ std::string list_of(const Range& names) {
   return text.empty() ? "none" : text;
 }
 
-// Whether the models that the optimizer's parameters belong to are prepared, so that the parameters
-// have names.
+// Whether the models that own the optimizer's parameters are prepared, so that the parameters have
+// names.
 bool has_its_models(torch::optim::Optimizer& optimizer, const optim::ParameterNames& names,
                     const std::optional<std::vector<std::string>>& saved) {
   return !any_parameter(optimizer, [&](const at::Tensor& parameter) {
@@ -63,16 +69,17 @@ bool has_its_models(torch::optim::Optimizer& optimizer, const optim::ParameterNa
   });
 }
 
-// Half of a sum of gradients is of no use to other processes.
+// Half of a sum of gradients is useless to a different number of processes.
 void require_whole_windows(const StateSource& source, int64_t num_processes) {
   if (source.num_processes() == num_processes) return;
   const json values = *source.rank(0).values;
   if (!values.contains("windows") || !has_half_windows(values)) return;
   throw Error(ErrorDetails{
       .problem = source.path() + " was saved in the middle of accumulated gradients",
-      .expected = c10::str(source.num_processes(), " processes, which have a part of them each"),
+      .expected = c10::str("as many processes as saved it (", source.num_processes(),
+                           "), since each holds a part of the gradients"),
       .got = c10::str(num_processes),
-      .hint = "go on with as many processes, or from a checkpoint that was saved after an update"});
+      .hint = "use as many processes, or load a checkpoint that was saved after an update"});
 }
 
 void load_parallel(Core& core, const NamedState& state) {
@@ -97,8 +104,7 @@ LoadedState summary_of(const StateSource& source) {
           .updates = source.updates()};
 }
 
-// Another stream of random numbers for each process, the same whenever the same checkpoint is
-// loaded.
+// Gives each process its own stream of random numbers, always the same for the same checkpoint.
 void derive_random_numbers(const StateDict& random, int64_t rank) {
   std::string text = std::to_string(rank);
   if (const at::Tensor* generator = random.find("cpu")) {
@@ -116,14 +122,15 @@ void Checkpoints::require_same_objects(const StateSource& source) const {
                numbers_of(core_.optimizers.numbered()));
   require_same(source.path(), "schedules", saved.schedulers,
                numbers_of(core_.schedulers.numbered()));
-  // Not so with loaders: those of an evaluation come and go.
+  // Loaders need not match: those of an evaluation come and go.
   if (!saved.custom) return;
   std::set<std::string> registered;
   for (const CustomObject& object : custom_) registered.insert(object.name);
   if (registered == *saved.custom) return;
-  throw Error(ErrorDetails{.problem = source.path() + " is the state of another program",
-                           .expected = "registered for checkpointing: " + list_of(*saved.custom),
-                           .got = list_of(registered)});
+  throw Error(ErrorDetails{
+      .problem = source.path() + " does not match the program",
+      .expected = "these objects registered for checkpointing: " + list_of(*saved.custom),
+      .got = list_of(registered)});
 }
 
 LoadedState Checkpoints::load(const std::optional<std::string>& folder) {
@@ -165,29 +172,32 @@ std::vector<Checkpoints::Change> Checkpoints::changes_of_models(Resume& resume) 
   std::vector<Change> changes;
   for (std::size_t i = 0; i < std::min(numbers.size(), states.size()); ++i) {
     if (states[i].is_empty() && sizes[i] > 0) continue;
-    // What a hook has taken out may well be in the file.
+    // The file may contain tensors that a hook has removed.
     const LoadModelOptions options{.strict = states[i].size() == sizes[i]};
-    changes.push_back(
-        {checkpoint::prepare_loading(states[i], source.model_path(numbers[i]), options).load});
+    changes.push_back({checkpoint::prepare_loading(states[i], source.model_path(numbers[i]),
+                                                   options, kOtherModelHint)
+                           .load});
   }
   return changes;
 }
 
-// Everything is checked first and changed then.
+// Checks everything first, then changes it.
 void Checkpoints::load_objects(Resume& resume, bool all) {
   ++loads_;
   Resume loaded = resume;
   const StateSource& source = *resume.source;
   const StateSource::Contents saved = source.contents();
   std::vector<Change> changes;
+  std::vector<std::pair<std::shared_ptr<SchedulerState>, json>> schedules;
   for (const auto& [number, scheduler] : core_.schedulers.numbered()) {
     if (!saved.schedulers.contains(number) || !loaded.schedulers.insert(number).second) continue;
     const auto set = [scheduler = scheduler](const json& state) {
       scheduler->schedule().load_state_dict(state);
     };
     const json before = scheduler->schedule().state_dict();
-    changes.push_back({[set, state = source.scheduler(number, before)] { set(state); },
-                       [set, before] { set(before); }});
+    schedules.emplace_back(scheduler, source.scheduler(number, before));
+    changes.push_back(
+        {[set, state = schedules.back().second] { set(state); }, [set, before] { set(before); }});
   }
   for (const auto& [number, loader] : core_.loaders.living()) {
     if (!saved.loaders.contains(number) || !loaded.loaders.insert(number).second) continue;
@@ -220,32 +230,40 @@ void Checkpoints::load_objects(Resume& resume, bool all) {
     }
   }
   resume = std::move(loaded);
+  for (const auto& optimizer : core_.optimizers.all()) optimizer->restart_watch();
+  for (const auto& [scheduler, state] : schedules) {
+    if (const auto text = why_other_curve(scheduler->schedule(), state, source.num_processes(),
+                                          core_.environment.num_processes)) {
+      core_.warnings.say(&WarningOptions::changed_schedule, *text);
+    }
+  }
 }
 
 void Checkpoints::load_custom(const StateSource& source, const CustomObject& object) const {
   const auto saved = source.contents().custom;
   if (!saved) return;
   if (!saved->contains(object.name)) {
-    throw Error(ErrorDetails{.problem = source.path() + " is the state of another program",
-                             .expected = "an object '" + object.name + "' in the checkpoint",
-                             .got = "a checkpoint without it"});
+    throw Error(ErrorDetails{.problem = source.path() + " does not match the program",
+                             .expected = "a checkpoint with the object '" + object.name + "'",
+                             .got = "a checkpoint without the object"});
   }
   NamedState state = source.custom(object.name);
   if (state.values->is_null()) state.values = json::object();
-  // Those in the file cannot be written to.
+  // Tensors in the file are read-only.
   for (auto& item : state.tensors) item.value() = item.value().clone();
   object.load(state);
 }
 
 void Checkpoints::load_trainer(const StateSource& source) {
   ++loads_;
-  core_.scaler_updates.settle();  // what it has seen of gradients is past
+  core_.scaler_updates.settle();  // earlier gradients no longer count
   if (const auto scaler = source.scaler()) core_.scaler.load_state_dict(*scaler);
   if (const auto progress = source.progress()) core_.progress->load_state_dict(*progress);
   core_.counts.updates = core_.preemption.updates_seen = source.updates();
 }
 
-// What the process of the same rank had for itself; with other processes, what the first had.
+// The part of the process with the same rank; if the number of processes differs, that of process
+// 0.
 NamedState Checkpoints::own_part(const StateSource& source) const {
   const dist::Environment& environment = core_.environment;
   const bool same_processes = source.num_processes() == environment.num_processes;
@@ -268,12 +286,13 @@ void Checkpoints::load_rank(const StateSource& source, const NamedState& state) 
   }
 
   const StateDict random = with_prefix(state.tensors, "random.");
-  loop_to_go_on_.reset();
+  loop_to_resume_.reset();
   if (random.is_empty()) return;
   if (!same_processes) {
     log_on_main(LogLevel::warning,
                 c10::str(source.path(), " was saved by ", source.num_processes(),
-                         " processes: the samples go on where they were, random numbers are new"));
+                         source.num_processes() == 1 ? " process" : " processes",
+                         ": the samples continue where they were, but random numbers are new"));
     derive_random_numbers(random, environment.process_index);
     return;
   }
@@ -281,7 +300,7 @@ void Checkpoints::load_rank(const StateSource& source, const NamedState& state) 
     log_on_main(LogLevel::info,
                 "random numbers of " + name + " not restored: the device is not present");
   }
-  loop_to_go_on_ = source.running_loader();
+  loop_to_resume_ = source.running_loader();
   random_of_loop_ = RandomState::capture().tensors;
 }
 
@@ -305,9 +324,9 @@ void Checkpoints::resume_prepared() {
   in_all(*core_.world, [&] { load_objects(*resume_, /*all=*/false); });
 }
 
-// Not in_all(): one process alone may come here, for example with an evaluation in front of the
-// training. What is most likely to fail in one process alone, reading its own part,
-// resume_prepared() has done; left are optimizers whose models were prepared later.
+// Not in_all(): a single process may come here, for example with an evaluation before the training.
+// resume_prepared() has already read the process's own part, which is most likely to fail in one
+// process alone. What remains are optimizers whose models were prepared later.
 void Checkpoints::finish_resume() {
   if (!resume_) return;
   load_objects(*resume_, /*all=*/true);
@@ -327,17 +346,17 @@ void Checkpoints::finish_resume_if_all_are_there() {
 
 void Checkpoints::begin_loop(const data::LoaderState& loader) {
   finish_resume_if_all_are_there();
-  if (!loop_to_go_on_) return;
+  if (!loop_to_resume_) return;
   for (const auto& [number, living] : core_.loaders.living()) {
-    if (number != *loop_to_go_on_ || living.get() != &loader) continue;
-    loop_to_go_on_.reset();
+    if (number != *loop_to_resume_ || living.get() != &loader) continue;
+    loop_to_resume_.reset();
     RandomState{.tensors = std::exchange(random_of_loop_, StateDict())}.restore();
   }
 }
 
 void Checkpoints::begin_backward() {
   finish_resume();
-  loop_to_go_on_.reset();
+  loop_to_resume_.reset();
   core_.progress->note_backward();
 }
 
@@ -345,7 +364,7 @@ void Checkpoints::forget() {
   wait();
   resume_.reset();
   looked_for_resume_ = false;
-  loop_to_go_on_.reset();
+  loop_to_resume_.reset();
   custom_.clear();
   resumed_.reset();
   *core_.progress = TrainingProgress();

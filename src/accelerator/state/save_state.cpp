@@ -1,4 +1,4 @@
-// Saving: what goes into a checkpoint, and which process writes it.
+// Saves a checkpoint: what it contains, and which process writes it.
 #include <torch/optim/optimizer.h>
 #include <torch/version.h>
 
@@ -17,6 +17,7 @@
 #include "accelerator/prepared/scheduler_state.h"
 #include "accelerator/state/agreed.h"
 #include "accelerator/state/checkpoints.h"
+#include "accelerator/state/schedule_shape.h"
 #include "accelerator/state/state_source.h"
 #include "accelerator/state/window_state.h"
 #include "core/files.h"
@@ -34,7 +35,7 @@ using checkpoint::SaveRequest;
 using checkpoint::StatePart;
 using nlohmann::json;
 
-// An exchange between processes fails when another process does, which is then to blame.
+// An exchange fails if another process fails, so the failure is marked as a consequence.
 template <class F>
 auto exchanged(F&& f) {
   try {
@@ -63,9 +64,9 @@ class BetweenProcesses final : public checkpoint::Agreement {
   std::unique_ptr<dist::SideChannel> channel_;
 };
 
-// Who writes each of the parts that all processes have. Models go to the first process, whose
-// buffers are the ones that count; of the rest the largest go first, each to the process that has
-// least to write so far. All processes come to the same result.
+// Which process writes each of the parts that all processes have. Models go to process 0, whose
+// buffers are the ones that count. The other parts are assigned by size, largest first, each to the
+// process that has least to write so far. All processes compute the same result.
 std::vector<int64_t> spread(const std::vector<StatePart>& models,
                             const std::vector<StatePart>& others, int64_t num_processes) {
   std::vector<uint64_t> load(static_cast<std::size_t>(num_processes));
@@ -83,7 +84,7 @@ std::vector<int64_t> spread(const std::vector<StatePart>& models,
   return writers;
 }
 
-// A hook sees the tensors of all models and may take some out.
+// Lets the hooks see the tensors of all models and remove some.
 void call_hooks(const std::vector<std::shared_ptr<StateHook>>& hooks, const std::string& path,
                 std::vector<StatePart>& models) {
   std::vector<StateDict> states;
@@ -129,14 +130,13 @@ void Checkpoints::add_custom(CustomObject object) {
                            return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
                          });
   if (!good_name) {
-    throw Error(
-        ErrorDetails{.problem = "register_for_checkpointing() got a name that cannot be one",
-                     .expected = "letters, digits, '_', '-' and '.', as it becomes a file",
-                     .got = "'" + object.name + "'"});
+    throw Error(ErrorDetails{.problem = "register_for_checkpointing() got an invalid name",
+                             .expected = "letters, digits, '_', '-' and '.', since it names a file",
+                             .got = "'" + object.name + "'"});
   }
   if (std::ranges::find(custom_, object.name, &CustomObject::name) != custom_.end()) {
     throw Error(ErrorDetails{.problem = "Two objects were registered under one name",
-                             .expected = "another name for each",
+                             .expected = "a different name for each",
                              .got = "'" + object.name + "' twice"});
   }
   custom_.push_back(std::move(object));
@@ -191,14 +191,14 @@ int64_t Checkpoints::take_number() {
 void Checkpoints::require_all_processes() const {
   if (core_.open_scopes.join) {
     throw Error(ErrorDetails{.problem = "The state cannot be saved inside join_uneven_inputs()",
-                             .expected = "all processes, each with its part",
-                             .got = "a loop that some of them may have ended",
-                             .hint = "save in front of it or behind it"});
+                             .expected = "all processes in the loop, since each saves its part",
+                             .got = "a loop that some processes may have left",
+                             .hint = "save before or after join_uneven_inputs()"});
   }
   if (core_.environment.use_distributed() && !core_.world->is_connected()) {
     throw Error(ErrorDetails{.problem = "The state cannot be saved after end_training()",
-                             .expected = "processes that are connected",
-                             .got = "connections that have ended"});
+                             .expected = "connected processes",
+                             .got = "closed connections"});
   }
 }
 
@@ -219,11 +219,11 @@ std::string Checkpoints::save(const std::optional<std::string>& folder,
   try {
     require_no_step_is_due(core_);
     core_.scaler_updates.settle();
-    core_.settle_schedules();  // which set the rates of the optimizers
+    core_.settle_schedules();  // they set the rates of the optimizers
     request.parts = parts_to_write(request.path);
     request.content = manifest_content();
   } catch (const std::exception& error) {
-    // All processes must learn of it.
+    // All processes must learn of the failure.
     request.failure = error.what();
     request.parts.clear();
   }
@@ -258,7 +258,7 @@ std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) cons
     optimizers.push_back({.name = numbered("optimizer", number),
                           .state = optim::optimizer_state_dict(optimizer->optimizer(), names)});
   }
-  // Before the hooks, which may do different things in different processes.
+  // Before the hooks, which may behave differently in different processes.
   const std::vector<int64_t> writers = spread(models, optimizers, core_.environment.num_processes);
 
   std::vector<StatePart> parts;
@@ -267,10 +267,10 @@ std::vector<StatePart> Checkpoints::parts_to_write(const std::string& path) cons
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     if (writers[i] == rank) parts.push_back(std::move(optimizers[i]));
   }
-  // Called in every process: a state may be gathered from all of them.
+  // In every process: an object may gather its state from all of them.
   for (const CustomObject& object : custom_) {
     StatePart part{.name = custom_part(object.name), .state = object.save()};
-    // Something is there even of an object without a state.
+    // Even an object without state gets a part.
     if (part.state.tensors.is_empty() && *part.state.values == json::object()) {
       part.state.values = json(nullptr);
     }
@@ -296,7 +296,7 @@ NamedState Checkpoints::trainer_state() const {
   }
   json schedulers = json::object();
   for (const auto& [number, scheduler] : core_.schedulers.numbered()) {
-    schedulers[std::to_string(number)] = scheduler->schedule().state_dict();
+    schedulers[std::to_string(number)] = saved_schedule(scheduler->schedule());
   }
   json loaders = json::object();
   json running = nullptr;
@@ -305,7 +305,8 @@ NamedState Checkpoints::trainer_state() const {
     json& state = loaders[std::to_string(number)] = loader->state_dict();
     const bool goes_on = core_.progress->is_inside_epoch();
     if (goes_on && core_.progress->was_trained_with(*loader)) state["trained"] = true;
-    // With its last batch the loop is done: what is left of it would not look like training.
+    // The loop ends with its last batch. Resuming it with nothing left would not look like
+    // training.
     if (loader->is_last_batch() &&
         core_.progress->is_training_with(*loader, core_.counts.backwards)) {
       state["epoch"] = loader->epoch() + 1;
@@ -334,8 +335,8 @@ NamedState Checkpoints::rank_state(const optim::ParameterNames& names) const {
     const NamedState exchange = model->parallel()->state_dict();
     parallel[std::to_string(number)] = *exchange.values;
     add_with_prefix(state.tensors, parallel_prefix(number), exchange.tensors);
-    // Those of the first process are in the model. They differ until they are exchanged the next
-    // time.
+    // The buffers of process 0 are saved with the model. Those of other processes differ until the
+    // next exchange.
     if (core_.environment.process_index != 0) {
       add_with_prefix(state.tensors, buffers_prefix(number), model->module().named_buffers());
     }

@@ -102,9 +102,9 @@ class OwnState final : public StateSource {
  private:
   NamedState part(const std::string& name) const {
     if (!checkpoint::has_part(manifest_, name)) {
-      throw Error(ErrorDetails{.problem = path() + " is not the state of a training",
-                               .expected = "a checkpoint of save_state()",
-                               .got = "one without '" + name + "'"});
+      throw Error(ErrorDetails{.problem = path() + " is not a training checkpoint",
+                               .expected = "a checkpoint written by save_state()",
+                               .got = "a checkpoint without '" + name + "'"});
     }
     return checkpoint::read_part(path(), manifest_, name);
   }
@@ -117,7 +117,8 @@ class PythonState final : public StateSource {
  public:
   explicit PythonState(const std::string& folder) : StateSource(folder), folder_(folder) {
     for (const std::string& text : folder_.unread()) {
-      log_on_main(LogLevel::warning, folder + ", which Python saved, is not read whole: " + text);
+      log_on_main(LogLevel::warning,
+                  folder + ", saved by Python, is not loaded completely: " + text);
     }
   }
 
@@ -137,7 +138,7 @@ class PythonState final : public StateSource {
   }
   json scheduler(int64_t number, const json& current) const override {
     const json saved = folder_.scheduler(number);
-    // Of a schedule of torch::optim nothing but the count of steps is known.
+    // For a schedule of torch::optim only the step count is known.
     if (current.contains("step_count")) return {{"step_count", saved.at("last_epoch")}};
     return checkpoint::schedule_state_of(saved, current);
   }

@@ -1,7 +1,8 @@
-// A checkpoint to load from: one of ours, or one that Python's Accelerate saved.
+// A checkpoint to load from, written by Accelerant or by Python's Accelerate.
 //
-// Python's has no place for some of what ours holds: where the program stood, positions of loaders,
-// objects of the program. Of that nothing is told, and what the program has is left as it is.
+// Python's checkpoints lack some of the state: the position of the program, the positions of
+// loaders, and registered objects. These members return nothing then, and the program keeps what it
+// has.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ class StateSource {
 
   const std::string& path() const { return path_; }
 
-  // What is in it. No names where a kind of checkpoint has no place for objects of the program's
-  // own.
+  // What the checkpoint contains. `custom` is nullopt if this kind of checkpoint cannot hold
+  // registered objects.
   struct Contents {
     std::set<int64_t> models = {};  // numbers, in the order of preparation
     std::set<int64_t> optimizers = {};
@@ -41,36 +42,35 @@ class StateSource {
   // For load_checkpoint_in_model.
   virtual std::string model_path(int64_t number) const = 0;
 
-  // For load_optimizer_state_dict. The tensors may lie in the file.
+  // For load_optimizer_state_dict. The tensors may be mapped from the file.
   virtual NamedState optimizer(int64_t number, torch::optim::Optimizer& optimizer,
                                const optim::ParameterNames& names) const = 0;
 
-  // The names of its parameters; none where they are only known by their places.
+  // The names of its parameters; nullopt if only their positions are known.
   virtual std::optional<std::vector<std::string>> parameters_of_optimizer(int64_t number) const = 0;
 
-  // For a schedule whose state is `current`.
+  // For a schedule whose current state is `current`.
   virtual nlohmann::json scheduler(int64_t number, const nlohmann::json& current) const = 0;
 
-  // With "trained" if the epoch that goes on must not begin it again.
+  // Contains "trained" if the resumed epoch must not run the loop over this loader again.
   virtual nlohmann::json loader(int64_t number) const = 0;
 
-  // For GradScaler::load_state_dict; nothing if there was none.
+  // For GradScaler::load_state_dict; nullopt if there was no scaler.
   virtual std::optional<nlohmann::json> scaler() const = 0;
 
-  // Where the program stood, for TrainingProgress; and the loader whose loop was running,
-  // innermost.
+  // The position of the program, for TrainingProgress; and the loader of the innermost running
+  // loop.
   virtual std::optional<nlohmann::json> progress() const = 0;
   virtual std::optional<int64_t> running_loader() const = 0;
   virtual int64_t updates() const = 0;
 
-  // By the numbers of optimizers: whether overflow kept the last step from being applied. Schedules
-  // ask for it.
+  // By optimizer number: whether the last step was skipped because of overflow. Schedules use it.
   virtual nlohmann::json skipped_steps() const = 0;
 
   virtual NamedState custom(const std::string& name) const = 0;
 
-  // How many processes saved it, and what one of them had for itself: {"windows", "parallel"} where
-  // it was saved, and tensors "random.*", "gradients.*".
+  // How many processes saved it, and the part of one of them: {"windows", "parallel"} if saved, and
+  // tensors "random.*", "gradients.*".
   virtual int64_t num_processes() const = 0;
   virtual NamedState rank(int64_t rank) const = 0;
 
@@ -81,7 +81,7 @@ class StateSource {
   std::string path_;
 };
 
-// Opens the checkpoint in a folder, of either kind. Its checksums are taken as right.
+// Opens the checkpoint in a folder, of either kind. Does not verify checksums.
 std::unique_ptr<StateSource> open_state(const std::string& folder);
 
 // Names of parts.
@@ -89,7 +89,8 @@ std::string numbered(const std::string& stem, int64_t number);
 std::string rank_part(int64_t rank);
 std::string custom_part(const std::string& name);
 
-// Of the tensors in the part of a process: how a model's gradients are exchanged, and its buffers.
+// Prefixes of tensors in the part of a process: the exchange of a model's gradients, and its
+// buffers.
 std::string parallel_prefix(int64_t model);
 std::string buffers_prefix(int64_t model);
 

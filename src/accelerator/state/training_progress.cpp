@@ -36,7 +36,7 @@ void TrainingProgress::end_loop(const data::LoaderState& loader, int64_t backwar
   if (found == running_.end()) return;
   const bool trained = backwards > found->backwards_at_begin || loader.is_skipped();
   running_.erase(found);
-  // Without epochs() nothing tells where an epoch ends.
+  // Without epochs() it is unknown where an epoch ends.
   if (in_epochs_ && trained && !was_trained_with(loader)) trained_with_.push_back(&loader);
 }
 

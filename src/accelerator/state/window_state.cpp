@@ -48,10 +48,10 @@ std::vector<const ModelState*> models_of(const Core& core, const std::vector<int
     if (std::ranges::find(numbers, number) != numbers.end()) result.push_back(model.get());
   }
   if (result.size() != numbers.size()) {
-    throw Error(
-        ErrorDetails{.problem = "A window of the checkpoint is over a model that is missing",
-                     .expected = std::to_string(numbers.size()) + " models",
-                     .got = std::to_string(result.size()) + " of them prepared"});
+    throw Error(ErrorDetails{
+        .problem = "A window of the checkpoint needs a model that is not prepared",
+        .expected = "all models of the window (" + std::to_string(numbers.size()) + ")",
+        .got = std::to_string(result.size()) + " of them prepared"});
   }
   return result;
 }
@@ -117,11 +117,11 @@ void require_no_step_is_due(const Core& core) {
         return optimizer->awaits_step() || optimizer->has_noted_clipping();
       });
   if (!due) return;
-  throw Error(ErrorDetails{
-      .problem = "The state cannot be saved between backward() and step()",
-      .expected = "an update that is complete, or one that has more micro-steps to come",
-      .got = "gradients that are complete, but not yet used",
-      .hint = "call save_state() behind optimizer.step()"});
+  throw Error(
+      ErrorDetails{.problem = "The state cannot be saved between backward() and step()",
+                   .expected = "a complete update, or a window with more micro-steps to come",
+                   .got = "complete gradients that are not used yet",
+                   .hint = "call save_state() after optimizer.step()"});
 }
 
 NamedState save_windows(const Core& core, const optim::ParameterNames& names) {
@@ -131,7 +131,7 @@ NamedState save_windows(const Core& core, const optim::ParameterNames& names) {
     if (!window->has_unused_gradients()) continue;
     windows.push_back(save_window(core, *window, prefix_of(windows.size()), state.tensors));
   }
-  std::unordered_set<const OptimizerState*> done;  // whose gradients are of no use any more
+  std::unordered_set<const OptimizerState*> done;  // their gradients need not be saved
   for (const auto& optimizer : core.optimizers.all()) {
     if (optimizer->has_used_gradients() || optimizer->has_cleared_gradients()) {
       done.insert(optimizer.get());

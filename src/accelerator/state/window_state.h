@@ -1,5 +1,5 @@
-// What a checkpoint holds of windows that are half complete, and of gradients that wait for their
-// step. Both are of one process: gradients are exchanged at the end of a window only.
+// The part of a checkpoint for incomplete windows and for gradients that wait for their step. Both
+// belong to one process: gradients are exchanged only at the end of a window.
 #pragma once
 
 #include "accelerant/optim/optimizer_state.h"
@@ -8,7 +8,7 @@
 
 namespace accelerant::detail {
 
-// An Error in the one place that training cannot resume from: between the last backward of an
+// Throws Error in the one place that training cannot resume from: between the last backward of an
 // update and its step.
 void require_no_step_is_due(const Core& core);
 
@@ -16,10 +16,10 @@ void require_no_step_is_due(const Core& core);
 // themselves.
 NamedState save_windows(const Core& core, const optim::ParameterNames& names);
 
-// Whether there is anything in it that another number of processes could not go on with.
+// Whether it contains anything that a different number of processes could not resume.
 bool has_half_windows(const nlohmann::json& values);
 
-// Makes them what they were. All models and optimizers must be prepared.
+// Restores them. All models and optimizers must be prepared.
 void load_windows(Core& core, const optim::ParameterNames& names, const NamedState& state);
 
 }  // namespace accelerant::detail

@@ -1,4 +1,4 @@
-// What a training loop on several processes may do besides the plain steps.
+// What a training loop on several processes may do beyond plain steps.
 #include <accelerant/dist/sync_batch_norm.h>
 #include <torch/script.h>
 
@@ -28,7 +28,7 @@ nn::Sequential normalised_alone() {
 
 RANK_TEST(SeveralProcesses, SyncBatchNormSeesTheBatchesOfAll, 2) {
   Run run;
-  run.tolerance = 1e-5;  // the mean of means is another order of summation
+  run.tolerance = 1e-5;  // the mean of means sums in a different order
   expect_same_as_one_process(run, normalised_by_all, normalised_alone);
 }
 
@@ -142,7 +142,7 @@ RANK_TEST(SeveralProcesses, ASecondBackwardIsExchangedToo, 2) {
   EXPECT_DOUBLE_EQ(gradient_of(t.net), 4.5);
 }
 
-// Its output is dropped, so the step of the window after it must not exchange anything.
+// Its output is dropped, so the micro-step that follows must not exchange anything.
 RANK_TEST(SeveralProcesses, AForwardThatIsOnlyLookedAtChangesNothing, 2) {
   Trained t({.cpu = true, .gradient_accumulation = {.steps = 2}});
   for (int step = 0; step < 6; ++step) {
@@ -217,7 +217,7 @@ RANK_TEST(SeveralProcesses, AnOverflowInOneProcessSkipsTheStepInAll, 2) {
   expect_same_on_all_ranks(t.accelerator.world(), {t.net->w});
 }
 
-// Tensors that no model has are not exchanged, so only the flag can tell the others.
+// Tensors that belong to no model are not exchanged, so only the flag can tell the other processes.
 RANK_TEST(SeveralProcesses, AnOverflowOfLooseTensorsSkipsTheStepInAll, 2) {
   Accelerator accelerator({.cpu = true, .mixed_precision = accelerant::Precision::fp16});
   auto tensor = torch::ones({1}, torch::requires_grad());
@@ -263,7 +263,7 @@ RANK_TEST(SeveralProcesses, UnevenInputsAreJoined, 2) {
       t.optimizer.zero_grad();
     }
   });
-  // Two steps with the mean of 1 and 2, then three with that of 0 and 2.
+  // Two steps with the mean of 1 and 2, then three with the mean of 0 and 2.
   EXPECT_NEAR(t.net->w.item<double>(), 1 - 0.1 * (2 * 1.5 + 3 * 1.0), 1e-6);
   expect_same_on_all_ranks(t.accelerator.world(), {t.net->w});
 }
@@ -293,7 +293,7 @@ RANK_TEST(SeveralProcesses, EvaluationExchangesNothingOfTheGradients, 2) {
   t.model.eval();
   const torch::NoGradGuard no_grad;
   const CountExchanges counted;
-  if (rank() == 0) t.model(own_input());  // it has no buffers, so one process alone may
+  if (rank() == 0) t.model(own_input());  // no buffers, so one process may run it alone
   EXPECT_EQ(counted.calls_of(), 0);
 }
 
@@ -312,7 +312,7 @@ RANK_TEST(SeveralProcesses, ExchangesAfterTheEndAreErrors, 2) {
                        "groups that have ended"));
 }
 
-// The handles live on after the Accelerator.
+// The handles outlive the Accelerator.
 RANK_TEST(SeveralProcesses, HandlesMayOutliveTheAccelerator, 2) {
   accelerant::Model<Scale> model;
   {
@@ -324,7 +324,7 @@ RANK_TEST(SeveralProcesses, HandlesMayOutliveTheAccelerator, 2) {
 }
 
 RANK_TEST(SeveralProcesses, OneOfThemSavesTheModel, 2) {
-  // Of one folder, whose name both must know.
+  // To one folder, whose name both processes must know.
   const std::string folder =
       testing::TempDir() + "accelerant-saved-by-" + std::getenv("MASTER_PORT");
   Accelerator accelerator({.cpu = true});
@@ -338,7 +338,7 @@ RANK_TEST(SeveralProcesses, OneOfThemSavesTheModel, 2) {
     EXPECT_TRUE(torch::equal(other->parameters()[i], net->parameters()[i]));
   }
   expect_same_on_all_ranks(accelerator.world(), other->parameters());
-  // A failure of the one that saves reaches all.
+  // If the saving process fails, all processes get the error.
   const std::string error =
       whole_error_of([&] { accelerator.save_model(model, folder + "/model.safetensors"); });
   EXPECT_TRUE(contains(error, "a folder")) << error;

@@ -1,5 +1,5 @@
-// Process groups and a data-parallel model of a single process: all that can be seen of NCCL on a
-// machine with one GPU, and the way to try a program out before it gets more.
+// Process groups and a data-parallel model in a single process: all of NCCL that a machine with one
+// GPU can show, and a way to try a program before it runs on more processes.
 #include "accelerator/processes/training.h"
 #include "support/count_exchanges.h"
 
@@ -12,12 +12,12 @@ Run alone_with(Backend backend) {
   Run run;
   run.options = {.cpu = backend == Backend::gloo,
                  .process_group = {.backend = backend, .with_one_process = true}};
-  run.tolerance = backend == Backend::gloo ? 1e-6 : 1e-5;  // a GPU sums in another order
+  run.tolerance = backend == Backend::gloo ? 1e-6 : 1e-5;  // a GPU sums in a different order
   return run;
 }
 
-// One Accelerator after another, each with groups of its own, and exchanges besides the training.
-// That the process ends with 0 afterwards is what a RANK_TEST demands of its ranks.
+// Creates one Accelerator after another, each with its own groups, and makes exchanges beyond the
+// training. A RANK_TEST also requires that the process then exits with 0.
 void live_through_groups(Backend backend) {
   for (int life = 0; life < 2; ++life) {
     const CountExchanges counted;

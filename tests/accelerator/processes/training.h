@@ -1,4 +1,4 @@
-// Training on several processes against the same training on one, written in plain libtorch.
+// Compares training on several processes with the same training on one, written in plain libtorch.
 #pragma once
 
 #include <accelerant/accelerant.h>
@@ -19,18 +19,18 @@ using accelerant::AcceleratorOptions;
 
 constexpr int64_t kFeatures = 6;
 constexpr int64_t kClasses = 4;
-constexpr int64_t kBatch = 4;  // of one process
+constexpr int64_t kBatch = 4;  // per process
 
-// What the program's loss is.
+// How the program computes its loss.
 enum class Loss {
   mean,   // backward(mean over the rows)
-  items,  // backward(sum over the weighted rows, number of those): rows weigh 0 or 1
+  items,  // backward(sum over the weighted rows, number of those rows); weights are 0 or 1
 };
 
 struct Run {
   AcceleratorOptions options = {.cpu = true};
   Loss loss = Loss::mean;
-  int64_t steps = 10;  // batches of a process
+  int64_t steps = 10;  // batches per process
   double tolerance = 1e-6;
 };
 
@@ -57,7 +57,7 @@ inline torch::Tensor row_losses(const torch::Tensor& outputs, const torch::Tenso
   return F::cross_entropy(outputs, targets, F::CrossEntropyFuncOptions().reduction(torch::kNone));
 }
 
-// One process with the batches of all: `net` is trained in place.
+// One process with the batches of all processes. Trains `net` in place.
 template <class Net>
 void train_alone(Net& net, const Rows& rows, int64_t batch, const Run& run) {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -120,7 +120,7 @@ void expect_same_as_one_process(const Run& run, MakeNet&& make_net,
     const auto to = reference->parameters();
     ASSERT_EQ(from.size(), to.size());
     for (std::size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
-    // Only the main process starts right: the others must take its values.
+    // Only the main process starts with the right values; the others must take them over.
     if (rank() != 0) {
       for (torch::Tensor parameter : from) parameter.add_(1);
     }

@@ -1,4 +1,4 @@
-// N processes with a batch of b are one process with a batch of N b.
+// N processes with a batch of b equal one process with a batch of N b.
 #include "accelerator/processes/training.h"
 
 namespace processes_test {
@@ -6,7 +6,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Its second half is left out of every other forward.
+// Every other forward leaves out its second half.
 struct SometimesUnusedImpl : nn::Module {
   nn::Linear always{register_module("always", nn::Linear(kFeatures, kClasses))};
   nn::Linear sometimes{register_module("sometimes", nn::Linear(kFeatures, kClasses))};

@@ -1,6 +1,6 @@
-"""A training is killed at every place where a save can be, each time it comes there, and goes on to the same bits.
+"""A training is killed at every place of a save, at every visit, and still ends with the same bits.
 
-By default at a few random ones; ACCELERANT_KILL_SWEEP=all: at all of them.
+By default a few random places are tried; with ACCELERANT_KILL_SWEEP=all, all of them.
 """
 
 import concurrent.futures
@@ -45,9 +45,9 @@ class Scenario:
     name: str
     processes: int
     settings: dict
-    fewest_kills: int  # of the whole sweep
-    replaces: bool = False  # saves to one folder, always
-    earlier: str = ""  # a kill before the one that is swept
+    fewest_kills: int  # in the whole sweep
+    replaces: bool = False  # always saves to the same folder
+    earlier: str = ""  # a kill before the swept one
     places: list = dataclasses.field(default_factory=lambda: PLACES)
 
 
@@ -65,14 +65,14 @@ def settings_of(scenario, folder):
     settings = {**TINY, **scenario.settings, "project": folder / "project"}
     if scenario.replaces:
         state = folder / "state"
-        # What a replacement that was interrupted between its two renames left counts as well.
+        # A replacement that was interrupted between its two renames leaves the old state here.
         is_there = state.exists() or state.with_name("state.old.tmp").exists()
         settings |= {"folder": state, "resume": state if is_there else "no"}
     return settings
 
 
 def failpoints_of(scenario, place, visit):
-    """One for each process that can be killed there."""
+    """One failpoint for each process that can be killed there."""
     kill = f"{place}:kill@{visit}"
     return [kill] if scenario.processes == 1 else [f"{kill}/rank={rank}" for rank in range(scenario.processes)]
 
@@ -85,7 +85,7 @@ def run(scenario, folder, failpoint=None):
 
 
 def killed_at(scenario, folder, failpoint, expected):
-    """Whether the place was reached so often. Killed or not, it comes to the same end."""
+    """Whether the place was reached that often. Killed or not, the training ends the same."""
     folder.mkdir()
     if scenario.earlier:
         assert run(scenario, folder, scenario.earlier)
@@ -101,7 +101,7 @@ def killed_at(scenario, folder, failpoint, expected):
 
 
 def sweep(scenario, folder, place, rank, expected):
-    """At every visit until there are no more."""
+    """Kills at every visit until there are no more."""
     visit = 1
     while killed_at(scenario, folder / f"{place}-{rank}-{visit}", failpoints_of(scenario, place, visit)[rank], expected):
         visit += 1
@@ -145,5 +145,6 @@ def test_some_visits(tmp_path):
             killed = killed_at(scenario, folder / str(i), failpoint, expected)
             print(f"  {scenario.name}, {failpoint}: {'killed' if killed else 'not reached'}")
             kills += killed
-    # Of 15. With four saves every place is reached at least three times, if they do not pile up in the background.
+    # Out of 15. With four saves every place is reached at least three times, unless saves pile up
+    # in the background.
     assert kills >= 12

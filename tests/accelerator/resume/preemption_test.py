@@ -1,6 +1,7 @@
-"""A training that is told to stop saves and ends with exit code 75; the same command goes on, to the same bits.
+"""A training that is told to stop saves its state and exits with code 75. The same command resumes
+it, to the same bits.
 
-Also Ctrl-C, which ends it at once: it goes on from the last save.
+Ctrl-C ends it at once; it then resumes from the last save.
 """
 
 import os
@@ -15,7 +16,7 @@ import replay
 from resumable import Running, assert_same, name_of_case, numbers_of, start, undisturbed
 
 SEED = replay.seed_from_environment()
-SLOW = "training.batch:sleep=15"  # so that there is a training to be stopped
+SLOW = "training.batch:sleep=15"  # slow enough to be stopped
 SETTINGS = {"samples": 32, "epochs": 3, "batch": 4}
 SAVED = re.compile(r"accelerant: (SIG\w+) received: state saved in (\S+), exit code 75$")
 
@@ -38,7 +39,7 @@ def send(training, number, receiver, chooser):
 
 
 def expect_stopped(code, errors, number, project, processes):
-    """Exit code 75, and a line that names the checkpoint, which is the newest."""
+    """Expects exit code 75, and a line that names the newest checkpoint."""
     text = "\n".join(errors)
     assert code == 75, text
     said = [found for line in errors if (found := SAVED.search(line))]
@@ -68,7 +69,7 @@ def test_told_to_stop(tmp_path, processes, number, receiver, settings):
 
 @pytest.mark.parametrize("processes", [1, 2], ids=name_of_case)
 def test_interrupted_by_the_keyboard(tmp_path, processes):
-    """Nothing is saved then; the last save is taken."""
+    """Ctrl-C saves nothing; the last save is used."""
     chooser = random.Random(f"{SEED}-{processes}")
     settings = {**SETTINGS, "save_every": 2, "accumulate": 2, "project": tmp_path / "project"}
     log = tmp_path / "log"
@@ -86,7 +87,7 @@ def test_interrupted_by_the_keyboard(tmp_path, processes):
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
-    """No update comes, so nothing can be saved; what was saved before is there."""
+    """No update follows, so nothing can be saved; earlier saves remain."""
     settings = {**SETTINGS, "save_every": 1, "project": tmp_path / "project"}
     log = tmp_path / "log"
     expected = undisturbed(tmp_path, settings, 1)
@@ -96,7 +97,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
         time.sleep(0.01)
     os.kill(training.process.pid, signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
-        training.process.wait(timeout=2.2)  # one that comes sooner is taken for the same request
+        training.process.wait(timeout=2.2)  # a sooner signal is the same request
     os.kill(training.process.pid, signal.SIGTERM)
     code, _ = training.finish()
     assert code == -signal.SIGTERM

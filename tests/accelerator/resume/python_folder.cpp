@@ -1,9 +1,9 @@
-// What python_folder_test.py runs in C++. It goes on with a training that Python began.
+// Run by python_folder_test.py. Continues a training in C++ that Python began.
 //
 //   python-folder FOLDER DATA RESULT no|fp16
 //
-// FOLDER is of Accelerate's save_state; DATA holds `inputs` and `targets`, a batch in each row.
-// What comes out is saved as RESULT.safetensors (losses, rates, parameters, outputs for the first
+// FOLDER was written by Accelerate's save_state; DATA holds `inputs` and `targets`, one batch per
+// row. The result is saved as RESULT.safetensors (losses, rates, parameters, outputs for the first
 // batch) and as a checkpoint, RESULT.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// Without a bias in front of the normalization: its gradient is rounding errors, which AdamW makes
+// No bias before the normalization: its gradient would be mere rounding errors, which AdamW makes
 // large.
 torch::nn::Sequential network() {
   return torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(6, 12).bias(false)),

@@ -1,4 +1,5 @@
-"""A training that Python began and saved goes on in C++ as it does in Python; and Python opens the model of ours."""
+"""A training that Python began and saved continues in C++ as it does in Python, and Python opens
+the model saved in C++."""
 
 import os
 import subprocess
@@ -24,7 +25,7 @@ class Training:
     def __init__(self, half):
         self.half = half
         self.accelerator = accelerate.Accelerator(cpu=True)
-        if half:  # Accelerate makes none on the CPU
+        if half:  # Accelerate creates none on the CPU
             self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**15, growth_interval=3)
         self.net = network()
         adamw = torch.optim.AdamW(self.net.parameters(), lr=0.02, betas=(0.8, 0.95), weight_decay=0.1)
@@ -71,8 +72,8 @@ def test_goes_on_where_python_stopped(tmp_path, precision):
     assert done.returncode == 0, done.stderr
     found = safetensors.torch.load_file(f"{result}.safetensors")
     assert found["rates"].tolist() == pytest.approx(rates, rel=1e-12)
-    # Dropout needs the random numbers of Python: a mask that differs changes a loss by much more. In fp16 a weight may be
-    # rounded to the neighbour of the number it is rounded to in Python, which changes a loss a little.
+    # Dropout needs Python's random numbers: a different mask would change a loss by much more. In
+    # fp16 a weight may be rounded to a neighbouring number, which changes a loss slightly.
     of_losses, of_weights = (1e-5, 1e-6) if precision == "no" else (2e-3, 1e-3)
     assert found["losses"].tolist() == pytest.approx(losses, rel=of_losses, abs=of_losses / 10)
     for name, tensor in training.net.state_dict().items():
@@ -81,9 +82,9 @@ def test_goes_on_where_python_stopped(tmp_path, precision):
     if precision == "fp16":
         assert found["scale"].item() == training.accelerator.scaler.get_scale()
 
-    # The reverse: the model in the checkpoint that was saved here.
+    # The reverse: Python loads the model from the checkpoint saved in C++.
     net = network()
-    net.load_state_dict(safetensors.torch.load_file(result / "model.safetensors"))  # strict: no name more or less
+    net.load_state_dict(safetensors.torch.load_file(result / "model.safetensors"))  # strict: exactly these names
     net.eval()
     with torch.no_grad():
         torch.testing.assert_close(net(inputs[7]), found["outputs"], rtol=1e-6, atol=1e-6)

@@ -19,7 +19,7 @@ def command_of(log, settings, processes=1, launcher_options=(), wrapper=()):
 
 
 def environment_with(failpoint):
-    more = {"OMP_NUM_THREADS": "1", "ACCELERANT_LOG_LEVEL": "info"}  # which says what is resumed
+    more = {"OMP_NUM_THREADS": "1", "ACCELERANT_LOG_LEVEL": "info"}  # logs what is resumed
     return {**os.environ, **more, **({"ACCELERANT_FAILPOINT": failpoint} if failpoint else {})}
 
 
@@ -30,7 +30,7 @@ def start(log, settings, processes=1, failpoint=None, deadline=120, launcher_opt
 
 
 class Running:
-    """One that runs while the test does something else, in a process group of its own."""
+    """A training that runs in its own process group while the test does something else."""
 
     def __init__(self, log, settings, processes=1, failpoint=None):
         self.log = log
@@ -40,7 +40,7 @@ class Running:
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def wait_for_batches(self, count, deadline=60):
-        """Until every rank has trained so many more, or all is over."""
+        """Waits until every rank has trained that many more batches, or the training has ended."""
         last = f"{self.log}.{self.processes - 1}"
         before = count_lines(last)
         end = time.monotonic() + deadline
@@ -59,7 +59,7 @@ class Running:
         raise ProcessLookupError(f"rank {rank} is not there any more")
 
     def finish(self, deadline=120):
-        """The exit code and the lines of standard error."""
+        """Returns the exit code and the lines of standard error."""
         try:
             _, errors = self.process.communicate(timeout=deadline)
         except subprocess.TimeoutExpired:
@@ -73,7 +73,8 @@ def count_lines(file):
 
 
 def lines_of(log, processes):
-    """What each process computed, by what it was computed for. Where it was computed twice, twice the same."""
+    """What each process computed, by key. A value that was computed twice must be the same both
+    times."""
     results = []
     for rank in range(processes):
         found = {}
@@ -93,7 +94,7 @@ def undisturbed(folder, settings, processes):
 
 
 def assert_same(log, expected):
-    """To the last bit."""
+    """Compares to the last bit."""
     for rank, (got, wanted) in enumerate(zip(lines_of(log, len(expected)), expected, strict=True)):
         assert got.keys() == wanted.keys()
         different = {key: (got[key], wanted[key]) for key in got if got[key] != wanted[key]}
@@ -101,7 +102,7 @@ def assert_same(log, expected):
 
 
 def name_of_case(value):
-    """For pytest's ids."""
+    """The name of a case in pytest's ids."""
     if isinstance(value, dict):
         return "-".join(f"{key}-{part}" for key, part in value.items()) or "plain"
     if isinstance(value, signal.Signals):
@@ -110,7 +111,7 @@ def name_of_case(value):
 
 
 def numbers_of(project):
-    """Of the checkpoints of a project."""
+    """The numbers of the checkpoints of a project."""
     checkpoints = pathlib.Path(project) / "checkpoints"
     return sorted(int(path.name.removeprefix("checkpoint_")) for path in checkpoints.iterdir()
                   if path.name.removeprefix("checkpoint_").isdigit())

@@ -1,15 +1,14 @@
-// A training that the tests beside this file kill, stop and hinder, and start again: it has
-// everything whose state matters, and writes what it computes into LOG.<rank>, a line for each
-// batch.
+// A training that the tests beside this file kill, stop, obstruct and restart. It has everything
+// whose state matters, and writes what it computes to LOG.<rank>, one line per batch.
 //
 //   resumable-training LOG [--key=value ...]
 //
 //   project=DIR resume=auto|no|default (the option is left empty)|PATH
 //   save_every=N (batches; 0: at the end of epochs) async=0|1 limit=N
-//   folder=PATH (saves there, always) exchange=0|1 (whether the disk can exchange two folders in one step)
-//   on_error=end|go_on (errors of save_state are written to standard error, and nothing more)
-//   precision=no|fp16|bf16 accumulate=N samples=N epochs=N batch=N workers=N two=0|1 (models, optimizers and loops)
-//   optimizer=adamw|sgd|rmsprop hook=no|power_sgd
+//   folder=PATH (always saves there) exchange=0|1 (whether the disk can exchange two folders)
+//   on_error=end|go_on (errors of save_state are only written to standard error)
+//   precision=no|fp16|bf16 accumulate=N samples=N epochs=N batch=N workers=N
+//   two=0|1 (models, optimizers and loops) optimizer=adamw|sgd|rmsprop hook=no|power_sgd
 //
 // Failpoints: "training.batch" at the end of each batch, and those of the library.
 #include <accelerant/accelerant.h>
@@ -71,7 +70,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// A state of the program's own: an average of losses.
+// The program's own state: an average of losses.
 struct Average {
   double value = 0;
   at::Tensor history = torch::zeros({4}, torch::kDouble);
@@ -98,7 +97,7 @@ AcceleratorOptions options_of(const Settings& settings) {
                                                                       : Precision::no,
                              .gradient_accumulation = {.steps = settings.number("accumulate", 1)},
                              .data_loader = {.workers = settings.number("workers", 0)},
-                             // So small that both growth and overflow happen.
+                             // Small, so that the scale both grows and overflows.
                              .scaler = {.init_scale = 1 << 14, .growth_interval = 3},
                              .project = {.dir = settings.text("project")},
                              .data_parallel = {.bucket_cap_mb = 0.002}};
@@ -136,7 +135,7 @@ class Training {
       : settings_(settings),
         accelerator_(options_of(settings)),
         log_(std::fopen((log + "." + std::to_string(accelerator_.process_index())).c_str(), "a")) {
-    // A line is in the file when it is written, whatever happens to the process then.
+    // Line buffered: a line that was written stays, whatever happens to the process.
     std::setvbuf(log_, nullptr, _IOLBF, BUFSIZ);
     system_calls::waits_for_disk() = false;
     system_calls::can_exchange() = settings_.number("exchange", 1) != 0;
@@ -177,7 +176,7 @@ class Training {
       auto [model2, optimizer2, loader2, scheduler2] =
           accelerator_.prepare(other, *second, others, decay);
       for (const auto epoch : accelerator_.epochs(settings_.number("epochs", 3))) {
-        evaluate(model, check);  // again, with a later model, when the epoch is resumed
+        evaluate(model, check);  // runs again, with a later model, when the epoch is resumed
         train(epoch, 'a', model, optimizer, loader, scheduler);
         train(epoch, 'b', model2, optimizer2, loader2, scheduler2);
         if (settings_.number("save_every", 0) == 0) save();
@@ -186,7 +185,7 @@ class Training {
     }
     wait_for_saves();
     finish("model", model);
-    if (!accelerator_.is_main_process()) return;  // whose object is the one that is saved
+    if (!accelerator_.is_main_process()) return;  // only the main process's object is saved
     std::fprintf(log_, "average = %a %a\n", average_.value, average_.history.sum().item<double>());
   }
 
@@ -241,7 +240,7 @@ class Training {
     }
   }
 
-  // Whether it failed, and this is no reason to end.
+  // Whether it failed and the training may go on.
   template <class F>
   bool hindered(F&& f) {
     try {

@@ -1,4 +1,5 @@
-"""A training that is killed at random places and started again gives, to the last bit, what it gives undisturbed."""
+"""A training that is killed at random places and restarted gives the same results, to the last bit,
+as an undisturbed one."""
 
 import os
 import random
@@ -25,7 +26,8 @@ KILLS = [
 
 
 def run_until_done(folder, settings, processes, chooser):
-    """Starts the training again and again, killed at places of chooser's choice. Returns the number of kills."""
+    """Restarts the training until it ends, killed at places that chooser picks. Returns the number
+    of kills and the log."""
     log = folder / "killed"
     project = folder / "project"
     for kills in range(MOST_STARTS):
@@ -72,7 +74,8 @@ def test_killed_training_is_the_same(tmp_path, processes, settings, round_):
 
 @pytest.mark.parametrize("before, after", [(1, 2), (2, 1), (3, 2), (2, 4)])
 def test_another_number_of_processes(tmp_path, before, after):
-    """The samples go on where they were: none is seen twice in the epoch, none is left out."""
+    """The samples continue where they stopped: none is seen twice in the epoch, none is left
+    out."""
     settings = {"samples": 48, "epochs": 2, "batch": 2, "save_every": 1, "project": tmp_path / "project"}
     failed = start(tmp_path / "log", settings, before, "training.batch:kill@5/rank=0" if before > 1 else "training.batch:kill@5")
     assert failed.returncode != 0
@@ -80,7 +83,7 @@ def test_another_number_of_processes(tmp_path, before, after):
     assert done.returncode == 0, done.stderr
     assert f"was saved by {before} process" in done.stderr
     positions = [int(key.split()[2]) for key in lines_of(tmp_path / "log2", after)[0] if key.startswith("a 0 ")]
-    start_at = 4 * 2 * before  # four batches were saved, or five
+    start_at = 4 * 2 * before  # four or five batches were saved
     assert positions[0] in (start_at + 2 * after, start_at + 2 * before + 2 * after)
     assert positions[-1] == 48
 
@@ -91,11 +94,11 @@ def test_half_a_window_needs_as_many_processes(tmp_path):
     refused = start(tmp_path / "log2", settings, 1)
     assert refused.returncode != 0
     assert "in the middle of accumulated gradients" in refused.stderr
-    assert "go on with as many processes" in refused.stderr
+    assert "use as many processes" in refused.stderr
 
 
 def test_every_damaged_file_is_noticed(tmp_path):
-    """A flipped byte in any file: the checkpoint before is taken, and this is said."""
+    """After a flipped byte in any file, the previous checkpoint is used, and a message says so."""
     settings = {"samples": 24, "epochs": 1, "save_every": 2, "project": tmp_path / "project"}
     assert start(tmp_path / "log", settings).returncode == 0
     checkpoints = tmp_path / "project" / "checkpoints"
@@ -112,4 +115,4 @@ def test_every_damaged_file_is_noticed(tmp_path):
         (newest / name).write_bytes(content)
         done = start(tmp_path / f"log_{name.name}", {**settings, "epochs": 1, "save_every": 1000})
         assert done.returncode == 0, done.stderr
-        assert str(newest) in done.stderr and "is tried" in done.stderr, (name, done.stderr)
+        assert str(newest) in done.stderr and "Trying the checkpoint before" in done.stderr, (name, done.stderr)

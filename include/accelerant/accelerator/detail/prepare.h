@@ -1,4 +1,4 @@
-// The templates of Accelerator that sort out what they were given.
+// The templates of Accelerator that dispatch on the type of their argument.
 #pragma once
 
 #include "accelerant/accelerator/accelerator.h"
@@ -17,7 +17,7 @@ auto Accelerator::prepare_model(M&& model, const PrepareModelOptions& options) {
     detail::require_named<M>();
     return Model<T>(register_module(model, options));
   } else if constexpr (detail::ModuleHolder<T>) {
-    // An empty holder refuses to be asked for its pointer.
+    // ptr() of an empty holder throws.
     const bool empty = model.is_empty();
     return Model<T>(register_module(empty ? nullptr : model.ptr(), options), {.holder = model});
   } else if constexpr (detail::ModuleObject<detail::pointee_t<T>>) {
@@ -30,7 +30,7 @@ auto Accelerator::prepare_model(M&& model, const PrepareModelOptions& options) {
                   "Accelerator::prepare_model takes a torch::nn module holder, a shared pointer to "
                   "a module, a module object or a torch::jit::Module");
     detail::require_named<M>();
-    // Borrowed: the pointer owns nothing.
+    // Borrowed: the pointer does not own the module.
     const std::shared_ptr<T> borrowed(std::shared_ptr<void>(), &model);
     return Model<T>(register_module(borrowed, options), {.pointer = borrowed});
   }
@@ -60,7 +60,7 @@ template <class Prepared, class Make>
 Prepared Accelerator::prepare_loader_once(const std::shared_ptr<const void>& original,
                                           Make&& make) {
   if (const std::any* known = find_loader(original.get())) {
-    // Of another type it was made from a loader that is gone and whose address is used again.
+    // A handle of another type comes from a loader that is gone and whose address was reused.
     if (const auto* weak = std::any_cast<typename Prepared::Weak>(known)) {
       if (auto loader = weak->lock()) return *loader;
     }
@@ -106,8 +106,8 @@ template <class... Objects>
 auto Accelerator::prepare(Objects&&... objects) {
   static_assert(sizeof...(Objects) > 0, "Accelerator::prepare needs something to prepare");
   (detail::require_preparable<Objects>(), ...);
-  // Models are moved before the state of their optimizers, whatever the order they were given in.
-  // The handles keep them registered until they are returned.
+  // Move models before the state of their optimizers, whatever the order of the arguments. The
+  // handles keep the models registered until they are returned.
   const std::tuple models{prepare_early<detail::Role::model>(objects)...};
   if constexpr (sizeof...(Objects) == 1) {
     return prepare_one(std::forward<Objects>(objects)...);

@@ -1,4 +1,4 @@
-// What Accelerator::prepare can take, told apart at compile time.
+// Determines at compile time what kind of object Accelerator::prepare got.
 #pragma once
 
 #include <concepts>
@@ -36,7 +36,7 @@ concept OptimizerObject = std::is_class_v<T> && std::derived_from<T, torch::opti
 template <class T>
 concept TorchScheduler = std::is_class_v<T> && std::derived_from<T, torch::optim::LRScheduler>;
 
-// Only to be asked whether it can be called.
+// Never called: the concept below only checks that the call would compile.
 template <class Dataset, class Batch, class Request>
 void accept_torch_loader(torch::data::DataLoaderBase<Dataset, Batch, Request>&);
 
@@ -67,7 +67,7 @@ consteval Role role_of() {
   }
 }
 
-// The message for what cannot be prepared.
+// Gives the compile-time error for an object that cannot be prepared.
 template <class Object>
 consteval void require_preparable() {
   static_assert(
@@ -75,11 +75,11 @@ consteval void require_preparable() {
       "Accelerator::prepare takes models (torch::nn module holders, shared pointers to modules, "
       "module objects, torch::jit::Module), optimizers (torch::optim), loaders "
       "(accelerant::data::loader, torch::data loaders) and schedules (accelerant::optim, "
-      "torch::optim::LRScheduler); this argument is none of them. A data set is wrapped in "
+      "torch::optim::LRScheduler); this argument is none of them. Wrap a data set in "
       "accelerant::data::loader first");
 }
 
-// Objects that are borrowed must have a name, or they would be gone after the call.
+// A borrowed object must have a name; a temporary would be gone after the call.
 template <class Object>
 consteval void require_named() {
   static_assert(std::is_lvalue_reference_v<Object>,

@@ -1,14 +1,13 @@
-// How the batches that rank 0 reads for all reach the other processes
-// (Placement::dispatch_batches).
+// Sends the batches that rank 0 reads for all to the other processes (Placement::dispatch_batches).
 //
 //   placement.channel = data::batch_channel(world);
 //
-// A channel connects the processes of one run; an Accelerator makes one for all of its loaders.
-// Each loader has a line of its own, by its number (Placement::channel_line), so no process ever
-// gets batches of another loader than the one it loops over. Messages are blocks of bytes, CPU
-// tensors of uint8, whatever the device of the training is.
+// A channel connects the processes of one run. An Accelerator makes one for all of its loaders.
+// Each loader has its own line, identified by its number (Placement::channel_line), so a process
+// only gets batches of the loader it loops over. Messages are blocks of bytes: uint8 tensors on the
+// CPU, whatever the training device.
 //
-// Other ways to send messages, and simulated processes in tests, derive from these classes.
+// Derive from these classes for other transports, and for simulated processes in tests.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,27 +21,28 @@ class World;
 
 namespace accelerant::data {
 
-// From rank 0 to each of the others, in order. Used by one thread at a time.
+// Carries messages from rank 0 to each other rank, in order. Used by one thread at a time.
 class BatchLine {
  public:
   virtual ~BatchLine() = default;
-  // On rank 0. The message may still be under way when it returns; it must not be changed.
+  // On rank 0. Sending may still be in progress when it returns; the message must not be changed.
   virtual void send(int64_t rank, const at::Tensor& message) = 0;
-  // On rank 0: waits until all messages have been taken.
+  // On rank 0: waits until all messages have been received.
   virtual void flush() = 0;
-  // On the others: waits for the next message.
+  // On the other ranks: waits for the next message.
   virtual at::Tensor receive() = 0;
 };
 
 class BatchChannel {
  public:
   virtual ~BatchChannel() = default;
-  // The line of that number. Of the same number in all processes are the ends of one line.
+  // Opens the line with this number. Lines with the same number in different processes are
+  // connected.
   virtual std::unique_ptr<BatchLine> open(int64_t number) = 0;
 };
 
-// Over the World's group for control messages. Does not keep the World alive; when it is gone, or
-// closed, sending and receiving are an Error.
+// Uses the World's group for control messages. Does not keep the World alive; after it is closed or
+// destroyed, sending and receiving are Errors.
 std::shared_ptr<BatchChannel> batch_channel(std::shared_ptr<const dist::World> world);
 
 }  // namespace accelerant::data

@@ -1,11 +1,11 @@
-// Rank 0 reads for all processes and sends each its batches. A part of the loader.
+// Rank 0 reads for all processes and sends each its batches. Part of the loader.
 //
-// For every step each process gets one message: its batch, the end, or the error that rank 0 had.
-// Messages carry the number of the loop and of the step. So what is still under way when a process
-// leaves a loop early is recognised and dropped in the next one.
+// In every step each process gets one message: its batch, the end, or rank 0's error. Messages
+// carry the number of the loop and of the step. So if a process leaves a loop early, the next loop
+// recognises and drops the messages that remain.
 //
-// Batches are made, and put into messages, by the workers of rank 0; they are sent by the thread of
-// the loop, in the order of steps and ranks.
+// The workers of rank 0 make the batches and pack them into messages. The thread of the loop sends
+// them, in the order of steps and ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,7 @@
 
 namespace accelerant::data::detail {
 
-// The place of a message among all that a loader sends.
+// Identifies a message among all that a loader sends.
 struct MessageNumber {
   int64_t loop = 0;
   int64_t step = 0;
@@ -32,23 +32,24 @@ struct MessageNumber {
 
 [[noreturn]] void refuse_to_dispatch();
 
-// Begins the message of a batch; the batch itself follows.
+// Begins the message of a batch; the caller appends the batch.
 PackWriter batch_message(const MessageNumber& number, int64_t units, int64_t samples);
 
-// Rank 0's end of the line.
+// The end of the line on rank 0.
 class BatchSender {
  public:
   BatchSender(std::shared_ptr<BatchLine> line, int64_t loop, int64_t num_processes);
-  // Waits until what was sent is taken. What goes wrong then is logged.
+  // Waits until all messages are received. Failures are logged.
   ~BatchSender();
   BatchSender(const BatchSender&) = delete;
   BatchSender& operator=(const BatchSender&) = delete;
 
-  // The messages of one step, by rank; who has none is at the end. That of rank 0 is not looked at.
+  // Sends the messages of one step, by rank; an undefined message means the end. Ignores the one of
+  // rank 0.
   void send(const std::vector<at::Tensor>& messages);
-  // To all who are not at the end yet: there is no more.
+  // Tells every rank that is not at the end yet that there are no more batches.
   void send_end();
-  // To the same: the exception under way.
+  // Sends the current exception to the same ranks.
   void send_error();
 
  private:
@@ -59,7 +60,7 @@ class BatchSender {
   std::vector<bool> at_end_;
 };
 
-// The other ranks' end.
+// The end of the line on the other ranks.
 class BatchReceiver {
  public:
   BatchReceiver(std::shared_ptr<BatchLine> line, int64_t loop);
@@ -69,7 +70,7 @@ class BatchReceiver {
     int64_t units;
     int64_t samples;
   };
-  // Nothing at the end. Throws an Error with rank 0's text if it failed.
+  // nullopt at the end. Throws an Error with rank 0's message if rank 0 failed.
   std::optional<Message> receive();
 
  private:
@@ -80,7 +81,7 @@ class BatchReceiver {
 template <Packable Batch>
 class SendingFeed final : public Feed<Batch> {
  public:
-  // `prepare` makes the request; what it throws is told to all.
+  // `prepare` makes the request; if it throws, all processes get the error.
   SendingFeed(Source<Batch>& source, const std::function<EpochRequest()>& prepare,
               const Transfer& transfer, const Workers& workers, std::shared_ptr<BatchLine> line,
               int64_t loop, int64_t num_processes)
@@ -121,7 +122,7 @@ class SendingFeed final : public Feed<Batch> {
   }
 
  private:
-  // The batch of one process: for rank 0 as it is, for others as a message.
+  // The batch of one process: as is for rank 0, as a message for the others.
   struct Parcel {
     std::optional<Arriving<Batch>> own = {};
     at::Tensor message = {};
@@ -143,8 +144,8 @@ class SendingFeed final : public Feed<Batch> {
     return parcel;
   }
 
-  // Rank 0's batch of the next step, and the messages to the others. Rank 0 has a batch in every
-  // step.
+  // Returns rank 0's batch of the next step, and the messages to the other ranks. Rank 0 has a
+  // batch in every step.
   std::optional<Arriving<Batch>> take_step(std::vector<at::Tensor>& messages) {
     std::optional<Parcel> first = held_ ? std::exchange(held_, std::nullopt) : pipeline_->next();
     if (!first) return std::nullopt;
@@ -160,7 +161,7 @@ class SendingFeed final : public Feed<Batch> {
   int64_t num_processes_;
   BatchSender sender_;
   std::optional<OrderedPipeline<Parcel>> pipeline_;
-  std::optional<Parcel> held_;  // the first one of the next step
+  std::optional<Parcel> held_;  // the first parcel of the next step
 };
 
 template <Packable Batch>

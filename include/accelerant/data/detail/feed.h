@@ -1,5 +1,5 @@
-// Where a loop gets its batches from: made by this process, or read by rank 0 for all of them (see
-// dispatch.h). A part of the loader.
+// Where a loop gets its batches: made by this process, or read by rank 0 for all processes (see
+// dispatch.h). Part of the loader.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace accelerant::data::detail {
 
-// Makes torch's operators in this thread run in this thread.
+// Makes torch's operators that are called in this thread use no other threads.
 void use_one_intra_op_thread();
 
 struct Workers {
   int64_t threads = 0;
-  int64_t prefetch = 1;  // batches ahead, of each
+  int64_t prefetch = 1;  // batches that each worker prepares ahead
 };
 
 template <class Batch>
@@ -31,7 +31,7 @@ template <class Batch>
 class Feed {
  public:
   virtual ~Feed() = default;
-  // The next batch of this process, or nothing at the end. Waits for it.
+  // The next batch of this process; nullopt at the end. Waits for it.
   virtual std::optional<Arriving<Batch>> next() = 0;
 };
 

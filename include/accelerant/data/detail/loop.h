@@ -1,8 +1,9 @@
-// One loop over a loader: an epoch, from where it starts to where it ends. A part of the loader.
+// One loop over a loader, that is, one epoch from its start position to its end. Part of the
+// loader.
 //
-// The Source gives jobs that make batches, in the order of the EpochPlan; an OrderedPipeline runs
-// them in threads and hands the batches out in order; Transfer copies each to the device on a
-// stream of its own. LoaderState is told of every batch, as it counts where the epoch stands.
+// The Source returns jobs that make batches, in the order of the EpochPlan. An OrderedPipeline runs
+// them in threads and returns the batches in order. Transfer copies each batch to the device on its
+// own stream. The loop reports every batch to LoaderState, which tracks the progress of the epoch.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@
 
 namespace accelerant::data::detail {
 
-// Calls the hook; what it throws is logged.
+// Calls the hook and logs what it throws.
 void call_at_end(const std::function<void(LoaderState&, bool)>& on_loop, LoaderState& state);
 
 template <class Batch>
@@ -61,7 +62,7 @@ class Loop {
   bool is_over() const { return !running_; }
   Batch& batch() { return current_->batch; }
 
-  // The next batch becomes the current one, or the loop ends.
+  // Makes the next batch the current one, or ends the loop.
   void advance() {
     if (!running_) return;
     if (on_batch_end_) on_batch_end_(*state_);
@@ -76,7 +77,7 @@ class Loop {
   };
 
   void deliver_next() {
-    current_.reset();  // before the next is made, so that its memory can be used again
+    current_.reset();  // before the next one is made, so that its memory can be reused
     Fetched fetched = looks_ahead_ ? std::exchange(ahead_, {}) : fetch();
     if (fetched.error) {
       end(/*failed=*/true);

@@ -1,12 +1,12 @@
-// Makes items ahead of time in worker threads and hands them out in order. Knows nothing of data
+// Makes items ahead of time in worker threads and returns them in order. Does not depend on data
 // sets or torch; the loader is built on it.
 //
 // `claim` decides what comes next and returns a job that makes it, or an empty job at the end. It
-// is called in order and never by two threads at once, so it may read from a stream; the jobs run
-// in parallel. With no workers both run in next(), on the caller's thread.
+// is called in order and never concurrently, so it may read from a stream; the jobs run in
+// parallel. Without workers, next() runs both on the caller's thread.
 //
-// Exceptions of claim and of jobs come out of next(), in the place of the item. The destructor
-// stops the workers and waits for the jobs under way.
+// next() throws exceptions of claim and of jobs in place of the item. The destructor stops the
+// workers and waits for running jobs.
 #pragma once
 
 #include <condition_variable>
@@ -29,8 +29,8 @@ class OrderedPipeline {
   using Job = std::function<Item()>;
   using Claim = std::function<Job()>;
 
-  // `capacity`: items that may be claimed and not yet taken; `on_thread_start` is called first in
-  // every worker.
+  // `capacity`: maximum number of items that are claimed but not yet taken. Every worker first
+  // calls `on_thread_start`.
   OrderedPipeline(Claim claim, int64_t workers, int64_t capacity,
                   const std::function<void()>& on_thread_start = {})
       : claim_(std::move(claim)), capacity_(static_cast<std::size_t>(capacity)) {
@@ -41,7 +41,7 @@ class OrderedPipeline {
           work();
         });
       }
-    } catch (...) {  // no more threads to be had: those that run must be joined
+    } catch (...) {  // no more threads available: join those that run
       stop();
       throw;
     }
@@ -51,7 +51,7 @@ class OrderedPipeline {
   OrderedPipeline& operator=(const OrderedPipeline&) = delete;
   ~OrderedPipeline() { stop(); }
 
-  // The next item, or nothing at the end. Waits for it.
+  // The next item; nullopt at the end. Waits for it.
   std::optional<Item> next() {
     if (threads_.empty()) {
       Job job = claim_();
@@ -81,7 +81,7 @@ class OrderedPipeline {
       Job job;
       Slot* slot = nullptr;
       {
-        // Held while waiting for room too: whoever is first in line claims first.
+        // Held while waiting for space, too: the first worker in line claims first.
         const std::lock_guard turn(claiming_);
         {
           std::unique_lock lock(mutex_);
@@ -101,7 +101,7 @@ class OrderedPipeline {
           ready_.notify_one();
           return;
         }
-        slot = &slots_.emplace_back();  // a deque never moves its elements
+        slot = &slots_.emplace_back();  // stays valid: a deque does not move its elements
       }
       std::optional<Item> item;
       std::exception_ptr error;
@@ -112,7 +112,7 @@ class OrderedPipeline {
       }
       const std::lock_guard lock(mutex_);
       slot->item = std::move(item);
-      slot->error = std::move(error);  // the only reference: the exception dies where it is caught
+      slot->error = std::move(error);  // the only reference, so that the catcher destroys it
       slot->done = true;
       ready_.notify_one();
     }
@@ -132,9 +132,9 @@ class OrderedPipeline {
   const std::size_t capacity_;
 
   std::mutex claiming_;
-  std::mutex mutex_;               // guards what follows
+  std::mutex mutex_;               // guards the members below
   std::condition_variable ready_;  // the first slot is done, or the end is reached
-  std::condition_variable room_;   // an item was taken, or it is time to stop
+  std::condition_variable room_;   // an item was taken, or the workers must stop
   std::deque<Slot> slots_;         // in the order of claims
   bool ended_ = false;
   bool stopping_ = false;

@@ -1,12 +1,12 @@
-// Nested data (see tensor/nested.h) as one block of bytes, and back. For batches that one process
-// makes for another; a part of the loader.
+// Packs nested data (see tensor/nested.h) into one block of bytes, and unpacks it. For batches that
+// one process makes for another; part of the loader.
 //
 //   at::Tensor bytes = pack(batch);       // uint8, on the CPU
 //   auto same = unpack<Batch>(bytes);     // its tensors are views of the block and keep it alive
 //
-// Structure travels with the data: lists may have any length and maps any keys. Of a struct that
-// names its fields those fields travel and nothing else, and it must be default-constructible.
-// Tensors arrive on the CPU, dense, without autograd history.
+// The structure is packed with the data: lists may have any length and maps any keys. For a struct
+// that names its fields, only those fields are packed, and it must be default-constructible.
+// Unpacked tensors are dense, on the CPU, and without autograd history.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,7 +37,7 @@ class PackWriter {
     append(&value, sizeof value);
   }
   void text(const std::string& value);
-  // Brings it to the CPU. Throws Error if it is not dense.
+  // Copies the tensor to the CPU. Throws Error if it is not dense.
   void tensor(const at::Tensor& value);
 
   // Everything written so far.
@@ -50,7 +50,7 @@ class PackWriter {
   std::vector<at::Tensor> tensors_;
 };
 
-// Reads what a PackWriter wrote, in the same order. Throws Error if there is less than that.
+// Reads what a PackWriter wrote, in the same order. Throws Error if the data is too short.
 class PackReader {
  public:
   explicit PackReader(at::Tensor bytes);
@@ -68,9 +68,9 @@ class PackReader {
   void take(void* data, std::size_t bytes);
 
   at::Tensor bytes_;
-  std::size_t place_ = 0;          // in the structure
-  std::size_t structure_end_ = 0;  // and where that ends
-  std::size_t payload_ = 0;        // of the next tensor
+  std::size_t place_ = 0;          // position in the structure
+  std::size_t structure_end_ = 0;  // end of the structure
+  std::size_t payload_ = 0;        // position of the next tensor's data
 };
 
 namespace detail {
@@ -97,7 +97,7 @@ requires std::default_initializable<T> &&(Children<T>::form == Form::map) struct
 template <class T>
 void pack_into(PackWriter& writer, const T& value) {
   if constexpr (!Packs<T>::value) {
-    refuse_to_pack_field();  // which fields a struct has is only known when they are visited
+    refuse_to_pack_field();  // the fields of a struct are only known when they are visited
   } else if constexpr (Number<T>) {
     writer.number(value);
   } else if constexpr (std::same_as<T, std::string>) {
@@ -158,7 +158,7 @@ T unpack_from(PackReader& reader) {
 
 }  // namespace detail
 
-// Data that can be packed.
+// Types that can be packed.
 template <class T>
 concept Packable = detail::Packs<T>::value;
 

@@ -1,6 +1,5 @@
-// The data set as the loader sees it, whatever its type: something that opens an epoch and gives
-// one job after the other, each of which makes a batch. A part of the loader; see dataset.h for
-// what data sets are, and stream_source.h for those that are streams.
+// The loader's view of a data set of any type: it opens an epoch and returns jobs, each of which
+// makes a batch. Part of the loader; see dataset.h for data sets, and stream_source.h for streams.
 #pragma once
 
 #include <concepts>
@@ -23,8 +22,8 @@
 
 namespace accelerant::data::detail {
 
-// Turn the exception under way into an Error that names the sample or the samples and keeps the
-// original nested. An Error about samples stays as it is.
+// Turn the current exception into an Error that names the sample or samples and nests the original.
+// An Error about samples stays unchanged.
 [[noreturn]] void rethrow_with_sample(int64_t index);
 [[noreturn]] void rethrow_with_samples(std::span<const int64_t> indices);
 
@@ -33,14 +32,14 @@ struct Loaded {
   Batch batch;
   int64_t units = 0;    // positions that all processes take in this step
   int64_t samples = 0;  // samples in it, of all processes
-  int64_t rank = 0;     // the process it is for
+  int64_t rank = 0;     // rank of the process it is for
   int64_t step = 0;     // counted from the start of the loop
 };
 
 struct EpochRequest {
   std::optional<EpochPlan> plan = {};  // indexed data sets
   ShardingOptions sharding = {};
-  int64_t start = 0;  // streams: positions to pass over
+  int64_t start = 0;  // streams: positions to skip
   uint64_t seed = 0;
   int64_t epoch = 0;
   bool parallel = false;       // jobs run in several threads
@@ -54,19 +53,19 @@ class Source {
 
   virtual ~Source() = default;
   virtual SourceTraits traits() const = 0;
-  // What gives the jobs of an epoch in order, and an empty one at the end. Must not outlive the
-  // source.
+  // Returns a function that gives the jobs of an epoch in order, and an empty job at the end. It
+  // must not outlive the source.
   virtual std::function<Job()> open(const EpochRequest& request) = 0;
 };
 
-// The samples as one batch, by the user's function or by the rules of collate.h.
+// Makes a batch from samples, with the user's function or the rules of collate.h.
 struct DefaultCollate {};
 
 template <class Collate, class Sample>
 auto make_batch(const Collate& collate_function, std::vector<Sample>&& samples, Indices indices) {
   if constexpr (std::same_as<Collate, DefaultCollate>) {
     static_assert(Collatable<Sample>,
-                  "there is no rule how samples of this type become a batch (see data/collate.h); "
+                  "samples of this type cannot be collated into a batch (see data/collate.h); "
                   "give data::loader a collate function as its third argument, which takes a "
                   "std::vector of samples and returns the batch");
     return collate_all(samples, indices);
@@ -75,7 +74,7 @@ auto make_batch(const Collate& collate_function, std::vector<Sample>&& samples, 
   }
 }
 
-// A data set and how threads share it; see dataset.h.
+// A data set shared by threads; see dataset.h.
 template <class D, bool const_is_enough>
 class SharedDataset {
  public:
@@ -102,7 +101,7 @@ class SharedDataset {
   }
 
  private:
-  // A copy for one thread at a time; there are never more than threads.
+  // A copy for one thread at a time. There are never more copies than threads.
   struct Lease {
     explicit Lease(SharedDataset& shared) : owner(shared) {
       const std::lock_guard lock(owner.mutex_);
@@ -127,9 +126,9 @@ class SharedDataset {
   std::vector<std::unique_ptr<D>> copies_;
 };
 
-// --- Data sets that are asked by index -----------------------------------------------------------
+// --- Data sets read by index ---------------------------------------------------------------------
 
-// Whether samples are asked for one by one: where get_batch would only give a vector of the same.
+// Whether samples are read one by one, because get_batch would only return a vector of them.
 template <class D>
 constexpr bool asked_by_get() {
   if constexpr (!Gets<D> && !GetsWithRandom<D>) {
@@ -228,8 +227,7 @@ class IndexedSource : public Source<IndexedBatch<D, Collate>> {
     }
     return [this, request, plans = std::move(plans), step = int64_t{0},
             place = std::size_t{0}]() mutable -> Job {
-      if (place == plans.size() ||
-          plans[place].steps() <= step) {  // of higher ranks, none has more
+      if (place == plans.size() || plans[place].steps() <= step) {  // no higher rank has more
         place = 0;
         ++step;
       }

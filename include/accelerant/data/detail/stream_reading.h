@@ -1,4 +1,4 @@
-// Reading from stream data sets of all forms. A part of the loader.
+// Reads from stream data sets of all forms. Part of the loader.
 #pragma once
 
 #include <concepts>
@@ -13,7 +13,7 @@
 
 namespace accelerant::data::detail {
 
-// A stream of samples: next() of our own form.
+// A stream of samples with next().
 template <GivesNext D>
 auto read_stream(D& dataset, int64_t count, int64_t position) {
   std::vector<typename OptionalValue<std::remove_cvref_t<decltype(dataset.next())>>::Type> samples;
@@ -29,7 +29,7 @@ auto read_stream(D& dataset, int64_t count, int64_t position) {
   return samples;
 }
 
-// A stream of torch::data: a vector of samples (which may be empty at the end) or a batch.
+// A stream of torch::data: returns a vector of samples (possibly empty at the end) or a batch.
 template <GivesNextBatch D>
 auto read_stream(D& dataset, int64_t count, int64_t position) {
   using Result = std::remove_cvref_t<decltype(dataset.get_batch(std::size_t{}))>;
@@ -53,12 +53,12 @@ constexpr bool gives_ready_batches() {
   return false;
 }
 
-// What one read gives: a vector of samples (of ready batches: with one element), or an optional
+// The result of one read: a vector of samples (for ready batches, with one element), or an optional
 // batch.
 template <class D>
 using StreamRead = decltype(read_stream(std::declval<D&>(), int64_t{}, int64_t{}));
 
-// The batch of a stream that does not give samples.
+// The batch type of a stream that does not return samples.
 template <class D>
 using ReadyBatch = typename StreamRead<D>::value_type;
 

@@ -1,12 +1,12 @@
-// How a stream is shared out between processes, round by round. A part of the loader.
+// Divides a stream among processes, round by round. Part of the loader.
 //
 // A round is what all processes take in one step: their batches one after the other, in the order
-// of the stream. Every process follows the whole stream, and keeps its own part of each round;
-// samples of others are passed over where the data set can do that, otherwise read and dropped.
-// Where one process reads for all, it keeps all parts.
+// of the stream. Every process follows the whole stream and keeps its own part of each round. It
+// skips the samples of other processes if the data set can do that; otherwise it reads and drops
+// them. If one process reads for all, it keeps all parts.
 //
-// What is missing in the last round comes from the beginning of the stream (even_batches), so that
-// has to be kept for the whole epoch: up to one round.
+// The last round is completed from the beginning of the stream (even_batches), so up to one round
+// is kept for the whole epoch.
 #pragma once
 
 #include <algorithm>
@@ -25,10 +25,10 @@
 
 namespace accelerant::data::detail {
 
-// Errors, as text.
+// Throw the Errors of this file.
 [[noreturn]] void refuse_to_complete_round(bool has_copies);
 [[noreturn]] void refuse_long_read(int64_t asked, int64_t got);
-// Bytes of its own for every tensor: the original is given away and may be changed.
+// A copy with its own memory: the original is handed out and may be changed.
 at::Tensor own_copy(const at::Tensor& tensor);
 template <class T>
 T own_copy_of(const T& value) {
@@ -55,7 +55,7 @@ class RoundReader {
         size_(size_of(*dataset_)) {}
   virtual ~RoundReader() = default;
 
-  // The next job, or an empty one at the end.
+  // The next job; empty at the end.
   Job next() {
     if (!std::exchange(started_, true)) start();
     if (jobs_.empty() && !at_end_) read_round();
@@ -66,14 +66,14 @@ class RoundReader {
   }
 
  protected:
-  // Goes to where the loop starts, and keeps what may have to complete its last round.
+  // Moves to where the loop starts, and keeps what may be needed to complete its last round.
   virtual void start() = 0;
   // Adds the jobs of one round.
   virtual void read_round() = 0;
 
-  // Up to n more, fewer only at the end.
+  // Reads up to n more, fewer only at the end.
   auto read(int64_t n) {
-    // Torch streams know their size but not how to end.
+    // Torch streams know their size but do not signal their end.
     if (GivesNextBatch<D> && size_) {
       at_end_ = at_end_ || position_ >= *size_;
       n = std::min(n, *size_ - position_);
@@ -88,7 +88,7 @@ class RoundReader {
     return result;
   }
 
-  // Passes over n, and tells how many of them there were.
+  // Skips n samples or batches, and returns how many of them there were.
   int64_t pass_over(int64_t n) {
     const int64_t before = position_;
     if (at_end_ || n == 0) return 0;
@@ -109,7 +109,7 @@ class RoundReader {
     return position_ - before;
   }
 
-  // Goes to where the loop starts; `position_` may be beyond the beginning already.
+  // Moves to where the loop starts; `position_` may already be past the beginning.
   void go_to_start() {
     const int64_t left = request_.start - position_;
     if (left < 1) return;
@@ -148,7 +148,7 @@ class RoundReader {
   bool started_ = false;
 };
 
-// A stream of samples, which become batches here.
+// A stream of samples, which are collated into batches here.
 template <class D, class Collate, class Batch>
 class SampleRounds : public RoundReader<D, Batch> {
  public:
@@ -189,7 +189,7 @@ class SampleRounds : public RoundReader<D, Batch> {
     const int64_t rank = this->request_.sharding.rank;
     const bool whole =
         this->request_.for_all_ranks || static_cast<int64_t>(head_.size()) < head_wanted_;
-    int64_t first = 0;  // of the samples that were read, within the round
+    int64_t first = 0;  // position of the first sample read, within the round
     Samples samples;
     if (whole) {
       samples = this->read(round());
@@ -216,7 +216,7 @@ class SampleRounds : public RoundReader<D, Batch> {
     ++this->step_;
   }
 
-  // The part of a process: the samples of the round, then those of the beginning.
+  // The part of one process: samples of the round, then samples from the beginning of the stream.
   void add_job(int64_t rank, Samples& samples, int64_t first, int64_t begin, int64_t real) {
     Samples part;
     std::vector<int64_t> indices;
@@ -254,8 +254,8 @@ class SampleRounds : public RoundReader<D, Batch> {
   std::vector<Sample> head_;
 };
 
-// A stream of ready batches, which are dealt out as they are. What is missing in the last round are
-// the first batches.
+// A stream of ready batches, which are dealt out unchanged. The last round is completed with the
+// first batches.
 template <class D, class Collate, class Batch>
 class BatchRounds : public RoundReader<D, Batch> {
  public:
@@ -270,12 +270,13 @@ class BatchRounds : public RoundReader<D, Batch> {
   struct Part {
     Ready ready;
     int64_t rank;
-    int64_t first;  // its place in the stream
+    int64_t first;  // its position in the stream
   };
 
   void start() override {
     if (this->completes_last_round() && can_copy) {
-      // Rank r is never given more than batch r - 1 to complete a round, as there is one in it.
+      // A round has at least one batch, so rank r never needs more than the first r batches to
+      // complete it.
       head_wanted_ =
           this->request_.for_all_ranks ? this->processes_ - 1 : this->request_.sharding.rank;
     }
@@ -341,10 +342,10 @@ class BatchRounds : public RoundReader<D, Batch> {
     }
   }
 
-  // Samples in a batch that is not collated yet.
+  // Samples in a batch before its collate function runs.
   int64_t rows_of(const Ready& ready) const {
     if constexpr (is_vector<Ready> && !std::same_as<Collate, DefaultCollate>) {
-      return static_cast<int64_t>(ready.size());  // of samples, which the function collates
+      return static_cast<int64_t>(ready.size());  // samples for the collate function
     } else {
       return rows_in(ready, 1);
     }
@@ -371,7 +372,8 @@ class BatchRounds : public RoundReader<D, Batch> {
           }
         }();
         loaded.units = units;
-        // Alone, the batch as it is handed out tells; others cannot be seen.
+        // With one process, count the rows of the final batch; those of other processes are not
+        // visible.
         loaded.samples = this->processes_ == 1 ? rows_in(loaded.batch, units) : rows;
         loaded.rank = shared->rank;
         loaded.step = step;

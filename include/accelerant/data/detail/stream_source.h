@@ -1,4 +1,4 @@
-// Stream data sets as the loader sees them. A part of the loader.
+// Stream data sets as a Source. Part of the loader.
 #pragma once
 
 #include <atomic>
@@ -73,7 +73,7 @@ class StreamSource : public Source<StreamBatch<D, Collate>> {
   using Rounds = std::conditional_t<gives_samples_one_by_one<D>, SampleRounds<D, Collate, Batch>,
                                     BatchRounds<D, Collate, Batch>>;
 
-  // The stream for one loop; whoever holds it.
+  // Reserves the stream for one loop, as long as the result lives.
   std::shared_ptr<void> take() {
     if (in_use_.exchange(true)) throw_stream_in_use();
     return std::shared_ptr<void>(
@@ -85,8 +85,8 @@ class StreamSource : public Source<StreamBatch<D, Collate>> {
                                           dataset_, collate_, request)] { return rounds->next(); };
   }
 
-  // Of what the data set shards by itself this process sees its own part only. The others are taken
-  // to be as far as it is.
+  // If the data set shards itself, this process sees only its own part. It assumes that the other
+  // processes are equally far.
   std::function<Job()> open_own_part(const EpochRequest& request, std::shared_ptr<void> lease) {
     const int64_t processes = request.sharding.num_processes;
     const int64_t rank = request.sharding.rank;

@@ -1,19 +1,20 @@
-// torch::data and the loader.
+// Connects torch::data with the loader.
 //
-// The data sets of torch::data are data sets for data::loader as they are: those with get(index),
-// mapped ones (`dataset.map(Stack<>())`), stateful and stream ones. torch::data::Example is
-// collated field by field, and `auto& [data, target]` works on it.
+// Data sets of torch::data work with data::loader unchanged: those with get(index), mapped ones
+// (`dataset.map(Stack<>())`), stateful and stream ones. torch::data::Example is collated field by
+// field, and `auto& [data, target]` works on it.
 //
 // A loader of torch::data is a stream of ready batches:
 //
 //   auto torch_loader = torch::data::make_data_loader(dataset, 64);
 //   auto batches = data::loader(data::stream_of(std::move(torch_loader)));
 //
-// Given by reference it is borrowed and must outlive the loader; given by pointer it is owned or
-// shared. Its order is its own, so a resumed run only repeats it if the program seeds it alike, and
-// with several processes rank 0 reads for all, unless Placement::dispatch_batches is false.
+// Passed by reference, it is borrowed and must outlive the loader; passed by pointer, it is owned
+// or shared. It determines its own order, so a resumed run repeats that order only if the program
+// uses the same seed. With several processes rank 0 reads for all, unless
+// Placement::dispatch_batches is false.
 //
-// Needs no header of torch::data: what is named here is only declared.
+// Includes no header of torch::data: its types are only declared here.
 #pragma once
 
 #include <memory>
@@ -41,7 +42,7 @@ struct NestedFields<torch::data::Example<Data, Target>> {
 
 namespace data {
 
-// A stream whose samples are ready batches: they are handed out as they are, one by one.
+// A stream of ready batches, which are handed out one by one, unchanged.
 template <class TorchLoader>
 class TorchLoaderStream {
  public:
@@ -51,7 +52,7 @@ class TorchLoaderStream {
 
   explicit TorchLoaderStream(std::shared_ptr<TorchLoader> loader) : loader_(std::move(loader)) {}
 
-  // Starts the torch loader from its beginning.
+  // Restarts the torch loader from the beginning.
   void reset() {
     drain();
     iterator_.emplace(loader_->begin());
@@ -68,7 +69,7 @@ class TorchLoaderStream {
  private:
   using Iterator = decltype(std::declval<TorchLoader&>().begin());
 
-  // A torch loader refuses to start anew while its workers still have batches to deliver.
+  // A torch loader cannot restart while its workers still have batches to deliver.
   void drain() {
     std::optional<Iterator> left = std::exchange(iterator_, std::nullopt);
     if (!left || loader_->options().workers == 0) return;
@@ -87,7 +88,7 @@ auto stream_of(torch::data::DataLoaderBase<D, B, R>& loader) {
   return TorchLoaderStream<Base>(std::shared_ptr<Base>(std::shared_ptr<void>(), &loader));
 }
 
-// Owns or shares it.
+// Owns or shares the torch loader.
 template <class TorchLoader>
 auto stream_of(std::unique_ptr<TorchLoader> loader) {
   return TorchLoaderStream<TorchLoader>(std::move(loader));

@@ -1,4 +1,4 @@
-// Brings batches to their device, one batch ahead of the loop. A part of the loader.
+// Moves batches to their device, one batch ahead of the loop. Part of the loader.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace accelerant::data::detail {
 
-// Work on a device that a batch has to wait for. Empty: none.
+// Work on a device that a batch must wait for. Empty: none.
 struct Arrival;
 
 // A batch whose tensors can be found and replaced.
@@ -26,13 +26,13 @@ class Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  // Batches go to a device that works by itself, so copying should begin one batch ahead.
+  // Whether the device runs asynchronously, so that copying should begin one batch ahead.
   bool copies_ahead() const { return side_stream_ != nullptr; }
   bool moves() const { return moves_; }
   bool leaves_host() const { return moves_ && !device_.is_cpu(); }
 
-  // In the thread that made the batch: pins it if it will be copied from there, and notes the work
-  // on a device that it depends on. `made_in_worker`: the loop's own thread will use it.
+  // Called in the thread that made the batch: pins the batch if it will be copied from there, and
+  // records the device work it depends on. `made_in_worker`: the loop's thread will use the batch.
   template <class Batch>
   std::shared_ptr<Arrival> prepare(Batch& batch, bool made_in_worker) const {
     if constexpr (Movable<Batch>) {
@@ -50,7 +50,7 @@ class Transfer {
     return nullptr;
   }
 
-  // In the loop's thread, one batch ahead: starts the copy.
+  // Called in the loop's thread, one batch ahead: starts the copy.
   template <class Batch>
   std::shared_ptr<Arrival> send(Batch& batch, const std::shared_ptr<Arrival>& made) const {
     if constexpr (Movable<Batch>) {
@@ -64,7 +64,7 @@ class Transfer {
     }
   }
 
-  // When the batch is handed out: the current stream waits for it.
+  // Called when the batch is handed out: the current stream waits for it.
   template <class Batch>
   void receive(const Batch& batch, const Arrival* arrival) const {
     if constexpr (Movable<Batch>) {
@@ -77,7 +77,7 @@ class Transfer {
  private:
   struct Stream;
 
-  // While it lives, work on the device goes to the side stream, if there is one.
+  // While it lives, device work goes to the side stream, if there is one.
   class SideStream {
    public:
     SideStream(const Transfer& transfer, const Arrival* made);

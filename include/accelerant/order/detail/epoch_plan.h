@@ -1,5 +1,5 @@
-// What one process delivers in one epoch: the order of the samples joined with their sharding.
-// The loader makes one for each loop; use Sharding for questions about numbers of batches.
+// What one process delivers in one epoch: the order of the samples combined with their sharding.
+// The loader makes one for each loop; use Sharding if you only need numbers of batches.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace accelerant::data {
 
 class EpochPlan {
  public:
-  // `order`: the indices of the epoch. `may_repeat`: some may come more than once.
+  // `order`: the indices of the epoch. `may_repeat`: indices may occur more than once.
   EpochPlan(std::vector<int64_t> order, Sharding sharding, bool may_repeat = false);
 
-  // What another process delivers in the same epoch. Shares the order.
+  // The plan of another process for the same epoch. Shares the order.
   EpochPlan for_rank(int64_t rank) const;
 
   int64_t steps() const { return sharding_.steps(); }
-  // The indices of a step, in the order in which they form the batch.
+  // The indices of a step, in batch order.
   std::vector<int64_t> indices(int64_t step) const;
-  // For each of them, how often it came before in the epoch's order; empty if none ever did.
+  // For each of them, how often it occurred before in the epoch's order; empty if no index repeats.
   std::vector<int64_t> repeats(int64_t step) const;
   // As in Sharding.
   int64_t position_before(int64_t step) const { return sharding_.position_before(step); }
@@ -32,7 +32,7 @@ class EpochPlan {
  private:
   // Shared, because plans are copied into worker threads.
   std::shared_ptr<const std::vector<int64_t>> order_;
-  std::shared_ptr<const std::vector<int64_t>> repeats_;  // none: no index comes twice
+  std::shared_ptr<const std::vector<int64_t>> repeats_;  // null: no index repeats
   Sharding sharding_;
 };
 

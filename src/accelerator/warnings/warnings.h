@@ -1,0 +1,31 @@
+// Says each kind of mistake once. The kinds are the switches of WarningOptions, where each is
+// explained.
+#pragma once
+
+#include <string>
+
+#include "accelerant/accelerator/options.h"
+
+namespace accelerant::detail {
+
+class Warnings {
+ public:
+  using Kind = bool WarningOptions::*;
+
+  explicit Warnings(const WarningOptions& options) : options_(options) {}
+
+  // Whether the kind is switched on and has not been said yet.
+  bool is_open(Kind kind) const;
+
+  // Logs the text, if the kind is open: in the main process, or in this one if others may not see
+  // the same.
+  void say(Kind kind, const std::string& text);
+
+  // What looked like a mistake is none: the kind is not looked for any more.
+  void close(Kind kind) { options_.*kind = false; }
+
+ private:
+  WarningOptions options_;
+};
+
+}  // namespace accelerant::detail
