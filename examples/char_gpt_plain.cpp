@@ -1,6 +1,6 @@
 // Trains a small GPT on the characters of a text with plain libtorch: gradients accumulated over
 // micro-batches, a loss that is the mean over all tokens of a step, clipping, and a learning rate
-// that warms up and falls along a cosine. At the end it writes a little itself.
+// that warms up and falls along a cosine. At the end it writes a short text of its own.
 //
 //   example-char-gpt-plain [STEPS [TEXT_FILE]]
 #include <torch/torch.h>
@@ -8,16 +8,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <numbers>
 #include <string>
 
+#include "common/arguments.h"
 #include "common/char_gpt.h"
 #include "common/documents.h"
 
 namespace {
 
-// The learning rate of a step, as a part of the largest.
+// The learning rate of a step, as a fraction of the largest.
 double schedule(int64_t step, int64_t warmup, int64_t steps) {
   if (step < warmup) return static_cast<double>(step) / static_cast<double>(warmup);
   const double progress = static_cast<double>(step - warmup) /
@@ -31,9 +31,9 @@ void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 400;
-  const std::string path = argc > 2 ? argv[2] : EXAMPLES_DATA_FOLDER "/field_guide.txt";
+int main(int argc, char** argv) {
+  const int64_t steps = examples::number_at(1, argc, argv, 400);
+  const auto path = examples::text_at(2, argc, argv, EXAMPLES_DATA_FOLDER "/field_guide.txt");
   const int64_t micro_batches = 2;  // per step
   const int64_t batch_size = 16;    // documents in a micro-batch
   const double largest_rate = 3e-3;
@@ -72,15 +72,11 @@ int main(int argc, char** argv) try {
     torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
     optimizer.step();
     optimizer.zero_grad();
-    if ((step + 1) % 20 == 0) std::printf("step %4ld: loss %.4f\n", step + 1, step_loss);
+    if ((step + 1) % 20 == 0) std::printf("step %ld loss %g\n", step + 1, step_loss);
   }
 
   net->eval();
   const auto sample =
       examples::generate(net, documents.text(), documents.beginning(2), 300, device);
   std::printf("\n%s\n", sample.c_str());
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "error: %s\n", error.what());
-  return 1;
 }

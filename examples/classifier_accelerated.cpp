@@ -3,27 +3,30 @@
 //
 //   example-classifier-accelerated [--project DIR] [EPOCHS [DATA_FOLDER [SAMPLES]]]
 //
-// DIR: save the state of the training there, and go on from it when started again.
-// SAMPLES: train on the first so many pictures only.
+// DIR: save the state of the training there, and resume from it when started again.
+// SAMPLES: how many of the 60,000 pictures to train on. Default: all.
+//
+// `accelerant launch --num-processes 2 --mixed-precision bf16 example-classifier-accelerated` trains
+// in two processes and in bfloat16.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
-#include <cstdio>
-#include <exception>
 #include <string>
 
+#include "common/arguments.h"
 #include "common/classifier.h"
 #include "common/fashion_mnist.h"
 #include "common/image_dataset.h"
-#include "common/take_option.h"
 
-int main(int argc, char** argv) try {
+int main(int argc, char** argv) {
   const std::string project = examples::take_option(argc, argv, "--project");
-  const int64_t epochs = argc > 1 ? std::stoll(argv[1]) : 2;
-  const std::string folder = argc > 2 ? argv[2] : examples::fashion_mnist_folder;
-  const int64_t samples = argc > 3 ? std::stoll(argv[3]) : 60'000;
+  const int64_t epochs = examples::number_at(1, argc, argv, 2);
+  const auto folder = examples::text_at(2, argc, argv, examples::fashion_mnist_folder);
+  const int64_t samples = examples::number_at(3, argc, argv, 60'000);
   const int64_t batch_size = 128;
 
+  accelerant::Accelerator accelerator(
+      {.project = {.dir = project, .total_limit = 2, .resume = project.empty() ? "no" : "auto"}});
   const auto data = examples::load_fashion_mnist(folder);
   auto train_set =
       examples::ImageDataset(examples::normalised(data.train.images.slice(0, 0, samples)),
@@ -40,15 +43,13 @@ int main(int argc, char** argv) try {
 
   examples::Classifier net;
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(2e-3));
-  accelerant::Accelerator accelerator(
-      {.mixed_precision = accelerant::Precision::bf16,
-       .project = {.dir = project, .total_limit = 2, .resume = project.empty() ? "no" : "auto"}});
   auto [model, optimizer, train, test] = accelerator.prepare(net, adamw, train_loader, test_loader);
 
-  const auto epochs_left = accelerator.epochs(epochs);  // all of them, unless it resumes
-  if (*epochs_left.begin() > 0) std::printf("resuming after epoch %ld\n", *epochs_left.begin());
-  for (const int64_t epoch : epochs_left) {
-    net->train();
+  if (const auto resumed = accelerator.resumed()) {
+    accelerator.print("resuming after epoch", resumed->epoch);
+  }
+  for (const int64_t epoch : accelerator.epochs(epochs)) {
+    model.train();
     int64_t step = 0;
     for (auto&& [images, labels] : train) {
       optimizer.zero_grad();
@@ -56,28 +57,21 @@ int main(int argc, char** argv) try {
       accelerator.backward(loss);
       optimizer.step();
       if (++step % 100 == 0) {
-        std::printf("epoch %ld, step %4ld: loss %.4f\n", epoch + 1, step, loss.item<double>());
+        accelerator.print("epoch", epoch + 1, "step", step, "loss", loss.item<double>());
       }
     }
 
-    net->eval();
+    model.eval();
     const torch::NoGradGuard no_grad;
     int64_t hits = 0;
     int64_t seen = 0;
     for (auto&& [images, labels] : test) {
-      const auto guesses = model(images).argmax(1);
-      hits += guesses.eq(labels).sum().item<int64_t>();
-      seen += labels.size(0);
+      const auto right = accelerator.gather_for_metrics(model(images).argmax(1).eq(labels));
+      hits += right.sum().item<int64_t>();
+      seen += right.size(0);
     }
-    std::printf("epoch %ld: test accuracy %.2f %%\n", epoch + 1,
-                100.0 * static_cast<double>(hits) / static_cast<double>(seen));
+    const double accuracy = 100.0 * static_cast<double>(hits) / static_cast<double>(seen);
+    accelerator.print("epoch", epoch + 1, "test accuracy", accuracy, "%");
     if (!project.empty()) accelerator.save_state({.async = true});
   }
-  return 0;
-} catch (const accelerant::Preempted& preempted) {  // by SIGTERM, as schedulers send it
-  std::fprintf(stderr, "%s\n", preempted.what());
-  return accelerant::kPreemptedExitCode;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "error: %s\n", error.what());
-  return 1;
 }

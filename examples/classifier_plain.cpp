@@ -3,21 +3,21 @@
 //
 //   example-classifier-plain [EPOCHS [DATA_FOLDER [SAMPLES]]]
 //
-// SAMPLES: train on the first so many pictures only.
+// SAMPLES: how many of the 60,000 pictures to train on. Default: all.
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <exception>
 #include <string>
 
+#include "common/arguments.h"
 #include "common/classifier.h"
 #include "common/fashion_mnist.h"
 #include "common/image_dataset.h"
 
-int main(int argc, char** argv) try {
-  const int64_t epochs = argc > 1 ? std::stoll(argv[1]) : 2;
-  const std::string folder = argc > 2 ? argv[2] : examples::fashion_mnist_folder;
-  const int64_t samples = argc > 3 ? std::stoll(argv[3]) : 60'000;
+int main(int argc, char** argv) {
+  const int64_t epochs = examples::number_at(1, argc, argv, 2);
+  const auto folder = examples::text_at(2, argc, argv, examples::fashion_mnist_folder);
+  const int64_t samples = examples::number_at(3, argc, argv, 60'000);
   const int64_t batch_size = 128;
 
   const auto data = examples::load_fashion_mnist(folder);
@@ -50,7 +50,7 @@ int main(int argc, char** argv) try {
       loss.backward();
       optimizer.step();
       if (++step % 100 == 0) {
-        std::printf("epoch %ld, step %4ld: loss %.4f\n", epoch, step, loss.item<double>());
+        std::printf("epoch %ld step %ld loss %g\n", epoch, step, loss.item<double>());
       }
     }
 
@@ -60,15 +60,11 @@ int main(int argc, char** argv) try {
     int64_t seen = 0;
     for (const auto& batch : *test_loader) {
       const auto labels = batch.target.to(device);
-      const auto guesses = net->forward(batch.data.to(device)).argmax(1);
-      hits += guesses.eq(labels).sum().item<int64_t>();
-      seen += labels.size(0);
+      const auto right = net->forward(batch.data.to(device)).argmax(1).eq(labels);
+      hits += right.sum().item<int64_t>();
+      seen += right.size(0);
     }
-    std::printf("epoch %ld: test accuracy %.2f %%\n", epoch,
-                100.0 * static_cast<double>(hits) / static_cast<double>(seen));
+    const double accuracy = 100.0 * static_cast<double>(hits) / static_cast<double>(seen);
+    std::printf("epoch %ld test accuracy %g %%\n", epoch, accuracy);
   }
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "error: %s\n", error.what());
-  return 1;
 }

@@ -6,18 +6,17 @@
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
-#include <cstdio>
-#include <exception>
 #include <string>
 
+#include "common/arguments.h"
 #include "common/fashion_mnist.h"
 #include "common/gan.h"
 #include "common/image_dataset.h"
 
-int main(int argc, char** argv) try {
-  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 900;
-  const std::string folder = argc > 2 ? argv[2] : examples::fashion_mnist_folder;
-  const std::string picture = argc > 3 ? argv[3] : "gan.pgm";
+int main(int argc, char** argv) {
+  const int64_t steps = examples::number_at(1, argc, argv, 900);
+  const auto folder = examples::text_at(2, argc, argv, examples::fashion_mnist_folder);
+  const auto picture = examples::text_at(3, argc, argv, "gan.pgm");
   const int64_t batch_size = 64;
 
   const auto data = examples::load_fashion_mnist(folder).train;
@@ -28,7 +27,7 @@ int main(int argc, char** argv) try {
   auto loader = torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
       std::move(train_set), torch::data::DataLoaderOptions(batch_size).drop_last(true));
 
-  accelerant::Accelerator accelerator({.mixed_precision = accelerant::Precision::bf16});
+  accelerant::Accelerator accelerator;
   const torch::Device device = accelerator.device();
   examples::Gan gan;
   auto [generator, discriminator, generator_optimizer, discriminator_optimizer, batches] =
@@ -40,8 +39,7 @@ int main(int argc, char** argv) try {
   const auto fake_labels = torch::zeros({batch_size}, device);
 
   for (int64_t step = 0; step < steps;) {
-    for (const auto& batch : batches) {
-      const auto real = batch.data.to(device);
+    for (auto&& [real, labels] : batches) {
       const auto fake = generator(torch::randn({batch_size, examples::noise_size}, device));
 
       discriminator_optimizer.zero_grad();
@@ -60,8 +58,8 @@ int main(int argc, char** argv) try {
       generator_optimizer.step();
 
       if (++step % 50 == 0) {
-        std::printf("step %4ld: discriminator loss %.4f, generator loss %.4f\n", step,
-                    discriminator_loss.item<double>(), generator_loss.item<double>());
+        accelerator.print("step", step, "discriminator loss", discriminator_loss.item<double>(),
+                          "generator loss", generator_loss.item<double>());
       }
       if (step == steps) break;
     }
@@ -69,10 +67,6 @@ int main(int argc, char** argv) try {
 
   generator.eval();
   const torch::NoGradGuard no_grad;
-  examples::write_grid(picture, generator(fixed_noise), 8);
-  std::printf("wrote 64 generated pictures to %s\n", picture.c_str());
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "error: %s\n", error.what());
-  return 1;
+  if (accelerator.is_main_process()) examples::write_grid(picture, generator(fixed_noise), 8);
+  accelerator.print("wrote 64 generated pictures to", picture);
 }

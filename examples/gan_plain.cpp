@@ -5,17 +5,17 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <exception>
 #include <string>
 
+#include "common/arguments.h"
 #include "common/fashion_mnist.h"
 #include "common/gan.h"
 #include "common/image_dataset.h"
 
-int main(int argc, char** argv) try {
-  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 900;
-  const std::string folder = argc > 2 ? argv[2] : examples::fashion_mnist_folder;
-  const std::string picture = argc > 3 ? argv[3] : "gan.pgm";
+int main(int argc, char** argv) {
+  const int64_t steps = examples::number_at(1, argc, argv, 900);
+  const auto folder = examples::text_at(2, argc, argv, examples::fashion_mnist_folder);
+  const auto picture = examples::text_at(3, argc, argv, "gan.pgm");
   const int64_t batch_size = 64;
 
   const auto data = examples::load_fashion_mnist(folder).train;
@@ -57,7 +57,7 @@ int main(int argc, char** argv) try {
       generator_optimizer.step();
 
       if (++step % 50 == 0) {
-        std::printf("step %4ld: discriminator loss %.4f, generator loss %.4f\n", step,
+        std::printf("step %ld discriminator loss %g generator loss %g\n", step,
                     discriminator_loss.item<double>(), generator_loss.item<double>());
       }
       if (step == steps) break;
@@ -68,8 +68,4 @@ int main(int argc, char** argv) try {
   const torch::NoGradGuard no_grad;
   examples::write_grid(picture, generator(fixed_noise), 8);
   std::printf("wrote 64 generated pictures to %s\n", picture.c_str());
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "error: %s\n", error.what());
-  return 1;
 }

@@ -5,15 +5,15 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <exception>
 #include <string>
 
+#include "common/arguments.h"
 #include "common/fashion_mnist.h"
 
-int main(int argc, char** argv) try {
-  const int64_t steps = argc > 1 ? std::stoll(argv[1]) : 400;
-  const auto data =
-      examples::load_fashion_mnist(argc > 2 ? argv[2] : examples::fashion_mnist_folder);
+int main(int argc, char** argv) {
+  const int64_t steps = examples::number_at(1, argc, argv, 400);
+  const auto folder = examples::text_at(2, argc, argv, examples::fashion_mnist_folder);
+  const auto data = examples::load_fashion_mnist(folder);
   const torch::Device device(torch::cuda::is_available() ? torch::kCUDA : torch::kCPU);
   const auto images = examples::normalised(data.train.images).to(device);
   const auto labels = data.train.labels.to(device);
@@ -40,8 +40,4 @@ int main(int argc, char** argv) try {
   const auto output = net->forward(examples::normalised(data.test.images).to(device));
   const auto hits = output.argmax(1).eq(data.test.labels.to(device));
   std::printf("test accuracy %.1f %%\n", 100 * hits.to(torch::kFloat32).mean().item<double>());
-  return 0;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "error: %s\n", error.what());
-  return 1;
 }

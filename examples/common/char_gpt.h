@@ -1,4 +1,4 @@
-// A small GPT on characters: the network, and the text that one writes.
+// A small GPT on characters, and how it generates text.
 #pragma once
 
 #include <torch/torch.h>
@@ -12,7 +12,7 @@ namespace examples {
 
 struct GptOptions {
   int64_t vocabulary = 0;  // number of symbols
-  int64_t context = 64;    // tokens it can look back on, itself included
+  int64_t context = 64;    // tokens it can see, the current one included
   int64_t width = 128;     // size of a token's vector, a multiple of heads
   int64_t heads = 4;
   int64_t layers = 4;
@@ -113,8 +113,8 @@ class CharGptImpl : public torch::nn::Module {
 };
 TORCH_MODULE(CharGpt);
 
-// Lets the network go on from the tokens of `prompt` until it ends the line, for at most `count`
-// characters. A lower temperature takes fewer risks.
+// Continues the tokens of `prompt` until the network ends the line, with at most `count` characters.
+// A lower temperature takes fewer risks.
 inline std::string generate(CharGpt& net, const CharText& text, const torch::Tensor& prompt,
                             int64_t count, torch::Device device, double temperature = 0.8) {
   const torch::NoGradGuard no_grad;

@@ -1,4 +1,4 @@
-// A text file as numbers: those of its characters.
+// A text file as a tensor of numbers, one for each character.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,8 +8,8 @@
 
 namespace examples {
 
-// Each character that occurs is a symbol, numbered in their order. Characters are bytes: one
-// beyond ASCII is several of them.
+// Every character that occurs is a symbol; symbols are numbered in ascending order. Characters are
+// bytes, so one beyond ASCII counts as several.
 class CharText {
  public:
   // Throws std::runtime_error when the file cannot be read.
@@ -23,7 +23,7 @@ class CharText {
   // The number of a character, -1 if it does not occur.
   int64_t token(char character) const;
 
-  // The text of numbers of any shape, row by row, on any device.
+  // The text for numbers of any shape, read row by row, on any device.
   std::string decode(const at::Tensor& tokens) const;
 
  private:

@@ -1,4 +1,4 @@
-// A small convolutional network for 28 x 28 pictures in ten classes, and what it is worth.
+// A small convolutional network for 28 x 28 pictures in ten classes.
 #pragma once
 
 #include <torch/torch.h>

@@ -12,16 +12,16 @@
 
 namespace examples {
 
-// A target that does not count, the default ignore_index of torch's cross entropy.
+// Marks a position without a target: the default ignore_index of torch's cross entropy.
 constexpr int64_t no_target = -100;
 
 struct DocumentBatch {
   torch::Tensor tokens;   // int64 [batch, longest], padded with 0
-  torch::Tensor targets;  // the token after each one, no_target where there is none
+  torch::Tensor targets;  // the token after each one; no_target if there is none
   int64_t count = 0;      // targets that count
 };
 
-// The paragraphs of a text: a document ends where a line is empty.
+// The paragraphs of a text: an empty line ends a document.
 class Documents {
  public:
   explicit Documents(const std::string& path) : text_(path) {
@@ -36,7 +36,7 @@ class Documents {
       begin = i + 1;
     }
     if (documents_.empty()) {
-      throw std::runtime_error(path + ": there is no paragraph to learn from");
+      throw std::runtime_error(path + ": has no paragraph to learn from");
     }
   }
 
@@ -46,7 +46,7 @@ class Documents {
   // The first tokens of the text.
   torch::Tensor beginning(int64_t tokens) const { return documents_[0].slice(0, 0, tokens); }
 
-  // Random documents, each from a random place on, at most `longest` tokens of it.
+  // Random documents, each read from a random place on, for at most `longest` tokens.
   DocumentBatch random_batch(int64_t batch_size, int64_t longest) const {
     DocumentBatch batch{.tokens = torch::zeros({batch_size, longest}, torch::kLong),
                         .targets = torch::full({batch_size, longest}, no_target, torch::kLong)};

@@ -32,15 +32,16 @@ std::string unpacked(const std::string& path) {
   while ((size = gzread(file.get(), piece.data(), piece.size())) > 0) {
     bytes.append(piece.data(), static_cast<std::size_t>(size));
   }
-  // A wrong checksum and data that end early are told here; the message begins with the path.
+  // A wrong checksum or truncated data is reported here; the message begins with the path.
   int code = Z_OK;
   const std::string problem = gzerror(file.get(), &code);
   if (code != Z_OK) throw std::runtime_error(problem);
   return bytes;
 }
 
-// An IDX file: a magic number, which tells the type of the elements and the number of dimensions,
-// the sizes, the elements. `item` are the sizes but for the first, which is the number of items.
+// An IDX file: a magic number, which gives the type of the elements and the number of dimensions,
+// then the sizes, then the elements. `item`: the expected sizes after the first, which is the number
+// of items.
 at::Tensor read_idx(const std::string& path, const std::vector<int64_t>& item) {
   std::string bytes = unpacked(path);
   const std::size_t header = 4 * (2 + item.size());

@@ -22,8 +22,8 @@ struct FashionMnist {
   LabelledImages test;
 };
 
-// Reads the four .gz files in `folder`. Throws std::runtime_error that names the file when one is
-// missing, damaged, truncated or something else.
+// Reads the four .gz files in `folder`. Throws a std::runtime_error that names the file if one is
+// missing, damaged, truncated or not what its name says.
 FashionMnist load_fashion_mnist(const std::string& folder);
 
 // The pictures as float32 with mean 0 and deviation 1 over the training set.

@@ -1,95 +1,55 @@
-// Trains a small network on Fashion-MNIST in mixed precision and shows what it brings.
-#include <accelerant/core/error.h>
+// Shows what Accelerant does for a training on this machine: see director.cpp for what it runs, and
+// plain_loop.cpp and accelerant_loop.cpp for the loops it compares.
 #include <accelerant/watch/environment.h>
-#include <torch/torch.h>
 
 #include <cstdio>
-#include <cstring>
 #include <exception>
-#include <optional>
-#include <string>
 
-#include "common/fashion_mnist.h"
+#include "data.h"
+#include "director.h"
 #include "interrupt.h"
+#include "loops.h"
 #include "options.h"
-#include "speed.h"
-#include "summary.h"
-#include "training.h"
+#include "recorder.h"
 
 namespace demo {
 namespace {
 
-torch::Device choose_device(const Options& options) {
-  const bool has_cuda = torch::cuda::is_available();
-  if (options.device == "cuda" && !has_cuda) {
-    throw accelerant::Error("--device cuda: this libtorch finds no CUDA device; try --device cpu");
-  }
-  if (options.device == "cpu" || !has_cuda) return torch::kCPU;
-  at::globalContext().setDeterministicCuDNN(true);  // the same seed gives the same result
-  // Each process of a machine takes a GPU of its own, as far as they go round.
-  const auto process = accelerant::dist::Environment::detect().local_process_index;
-  return {torch::kCUDA, static_cast<torch::DeviceIndex>(
-                            process % static_cast<int64_t>(torch::cuda::device_count()))};
+// One of the trainings, in a process that the demo has started. What it throws ends the process,
+// so that `accelerant launch` gets to know the reason.
+int train(const Options& options) {
+  const auto data = load_data(options);
+  Recorder recorder;
+  const auto loop = options.train == "plain" ? train_plain : train_with_accelerant;
+  Recorder::accuracy(loop(options, data, recorder));
+  return 0;
 }
 
-// Float pictures on the device, once: the set is small.
-examples::FashionMnist prepare(examples::FashionMnist data, const Options& options,
-                               torch::Device device) {
-  if (options.limit > 0) {
-    data.train.images = data.train.images.slice(0, 0, options.limit);
-    data.train.labels = data.train.labels.slice(0, 0, options.limit);
+int run_whole_demo(const Options& options) try {
+  if (accelerant::dist::Environment::detect().use_distributed()) {
+    throw UsageError{"start the demo without a launcher; it launches its processes itself"};
   }
-  for (examples::LabelledImages* part : {&data.train, &data.test}) {
-    part->images = examples::normalised(part->images.to(device));
-    part->labels = part->labels.to(device);
-  }
-  return data;
+  install_interrupt_handlers();
+  return direct(options) ? 0 : 1;
+} catch (const Interrupted& interrupted) {
+  std::fprintf(stderr, "accelerant-demo: interrupted\n");
+  return 128 + interrupted.signal;
+} catch (const c10::Error& error) {
+  std::fprintf(stderr, "accelerant-demo: %s\n", error.what_without_backtrace());
+  return 1;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "accelerant-demo: %s\n", error.what());
+  return 1;
 }
-
-void run(Options options) {
-  const torch::Device device = choose_device(options);
-  // A GPU only shows what it can do when each step is large enough.
-  if (options.width == 0) options.width = device.is_cuda() ? 512 : 16;
-  if (options.batch_size == 0) options.batch_size = device.is_cuda() ? 1024 : 256;
-  const auto data = prepare(examples::load_fashion_mnist(options.data), options, device);
-  throw_if_interrupted();
-
-  const auto environment = accelerant::dist::Environment::detect();
-  if (environment.is_main_process()) {
-    const std::string processes =
-        environment.use_distributed()
-            ? " with " + std::to_string(environment.num_processes) + " processes"
-            : "";
-    std::printf("Fashion-MNIST in %s on %s%s: %ld samples, %ld epoch%s, batches of %ld\n",
-                name_of(options.precision), device.is_cuda() ? "the GPU" : "the CPU",
-                processes.c_str(), data.train.labels.size(0), options.epochs,
-                options.epochs == 1 ? "" : "s", options.batch_size);
-    std::fflush(stdout);  // before the progress bar, also in a pipe that takes both streams
-  }
-
-  const TrainingResult training = train(options, data, device);
-  std::optional<SpeedComparison> speed;
-  if (options.precision != Precision::fp32) speed = compare_with_fp32(options, data, device);
-  if (environment.is_main_process()) {
-    std::printf("\n%s", summary(options, device, training, speed).c_str());
-  }
-}
-
-// torch adds a stack trace to its messages; the first line says what is wrong.
-int length_of_first_line(const char* text) { return static_cast<int>(std::strcspn(text, "\n")); }
 
 }  // namespace
 }  // namespace demo
 
 int main(int argc, char** argv) try {
-  demo::install_interrupt_handlers();
-  if (const auto options = demo::parse_options(argc, argv)) demo::run(*options);
-  return 0;
-} catch (const demo::Interrupted& interrupted) {
-  std::fprintf(stderr, "accelerant-demo: interrupted\n");
-  return 128 + interrupted.signal;
-} catch (const std::exception& error) {
-  std::fprintf(stderr, "accelerant-demo: %.*s\n", demo::length_of_first_line(error.what()),
-               error.what());
-  return 1;
+  const auto options = demo::parse_options(argc, argv);
+  if (!options) return 0;
+  return options->train.empty() ? demo::run_whole_demo(*options) : demo::train(*options);
+} catch (const demo::UsageError& error) {
+  std::fprintf(stderr, "accelerant-demo: %s\n", error.message.c_str());
+  return 2;
 }

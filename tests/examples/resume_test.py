@@ -1,4 +1,4 @@
-"""The accelerated examples, stopped by Ctrl-C and started again: they end as if nothing had happened."""
+"""The accelerated examples, stopped by Ctrl-C and started again, end as if nothing had happened."""
 
 import os
 import pathlib
@@ -36,7 +36,7 @@ def interrupt_after_first_save(project, *command):
 
 
 def resumed_lines(lines, announcement):
-    """What a resumed training prints from there on."""
+    """What a resumed training run prints after the announcement."""
     begin = [line.startswith(announcement) for line in lines].index(True)
     return lines[begin + 1:]
 
@@ -47,7 +47,7 @@ def test_char_gpt(tmp_path):
     command = [CHAR_GPT, "--project", str(project), *arguments]
     interrupt_after_first_save(project, *command)
     rest = resumed_lines(run(*command), "resuming after step ")
-    # The losses that are left, and the text that the network writes.
+    # The remaining losses, and the text that the network writes.
     assert len(rest) > 1
     assert rest == run(CHAR_GPT, *arguments)[-len(rest):]
 
@@ -59,9 +59,9 @@ def test_classifier(tmp_path):
     command = [CLASSIFIER, "--project", str(project), *arguments]
     interrupt_after_first_save(project, *command)
     rest = resumed_lines(run(*command), "resuming after epoch ")
-    assert rest and "epoch 4: test accuracy" in rest[-1]
+    assert rest and "epoch 4 test accuracy" in rest[-1]
     assert rest == run(CLASSIFIER, *arguments)[-len(rest):]
-    # Nothing is left to do, and of four checkpoints two are kept.
+    # Nothing is left to do, and two of the four checkpoints are kept.
     assert run(*command) == ["resuming after epoch 4"]
     assert sorted(path.name for path in (project / "checkpoints").iterdir()) == [
         "checkpoint_2", "checkpoint_3"]
@@ -69,5 +69,5 @@ def test_classifier(tmp_path):
 
 def test_an_option_without_value_is_one_line():
     result = subprocess.run([CHAR_GPT, "--project"], env=ENVIRONMENT, capture_output=True, text=True)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stderr == "error: --project needs a value\n"
