@@ -1,4 +1,4 @@
-"""Compares the ratios of a run with stored ones of the same kind of machine."""
+"""Compares the ratios of a run with stored ratios from the same kind of machine."""
 
 import dataclasses
 
@@ -15,12 +15,12 @@ class Fall:
     stored: float
 
     def __str__(self):
-        return (f"{self.key}: {self.ratio} is {self.now:.2f}, {100 * (1 - self.now / self.stored):.0f} % under the stored "
+        return (f"{self.key}: {self.ratio} is {self.now:.2f}, {100 * (1 - self.now / self.stored):.0f} % below the stored "
                 f"{self.stored:.2f}")
 
 
 def falls_of_row(row, stored, tolerance=TOLERANCE):
-    """What the stored run measured and this one could not is no fall: a competitor may be missing here."""
+    """A ratio that only the stored run has is not a fall: a competitor may be missing here."""
     now = row.ratios()
     falls = [Fall(row.key, name, now[name], before) for name, before in stored.ratios().items()
              if name in now and now[name] < before * (1.0 - tolerance)]
@@ -29,7 +29,7 @@ def falls_of_row(row, stored, tolerance=TOLERANCE):
 
 
 def falls(result, stored, tolerance=TOLERANCE):
-    """By row key; only rows that both have."""
+    """Falls by row key, for rows that both results have."""
     found = {}
     for row in result.rows:
         before = stored.row(row.key)
@@ -39,7 +39,8 @@ def falls(result, stored, tolerance=TOLERANCE):
 
 
 def confirmed(found, stored, measure_again, repeats, tolerance=TOLERANCE):
-    """The falls that stay when their rows are measured again: noise passes, a slower program does not."""
+    """The falls that persist when their rows are measured again: noise goes away, a slower program
+    does not."""
     for _ in range(repeats):
         again = {}
         for key, fallen in found.items():

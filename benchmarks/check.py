@@ -1,7 +1,7 @@
-"""Fails when a ratio is 15 % under the stored one of this kind of machine.
+"""Fails if a ratio is more than 15 % below the one stored for this kind of machine.
 
-Measures the rows that the baseline has, in its form. A row that falls is measured again, twice at most, before it
-counts: the machine may have been busy. --store makes this run the baseline.
+A row that falls is measured again, up to twice, before it counts: the machine may have been busy.
+--store makes this run the baseline.
 """
 
 import argparse
@@ -28,11 +28,13 @@ def main():
     parser.add_argument("--store", action="store_true", help="write the baseline instead of comparing with it")
     parser.add_argument("--tolerance", type=float, default=baseline.TOLERANCE)
     arguments = parser.parse_args()
+    only = run.keys_of(arguments)
+    run.check_start(arguments.build, only)
     settings = run.settings_of(arguments)
-    only = [key for key in arguments.only.split(",") if key]
     path = baseline_path(machine.describe(settings.device)["kind"])
     if not arguments.store and not path.exists():
-        print(f"bench-check: nothing is stored for this kind of machine ({path.name}); --store does that")
+        print(f"bench-check: no baseline for this kind of machine ({path.name}); create it with: "
+              "make bench-check ARGS=--store")
         return 2
     measured = run.measure_all(settings, only, arguments.minutes, run.say)
     print(report.markdown(measured))

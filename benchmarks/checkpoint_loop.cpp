@@ -1,16 +1,18 @@
-// Saves of a whole training: how long save_state holds the training up, and how much slower it
-// trains meanwhile.
+// Saves a whole training: how long save_state blocks the training, and how much slower the training
+// runs in the meantime.
 //
-//   bench-checkpoint          reads requests and answers each with a line of JSON
+//   bench-checkpoint       reads requests and answers each with a line of JSON
 //
-//   save WAY SIZE FOLDER      one save. "blocked": seconds until save_state returned; "complete": until it was on disk
+//   save WAY SIZE FOLDER   saves once. "blocked": seconds until save_state returned; "complete":
+//                          seconds until the save was on disk
 //   train WAY SIZE FOLDER STEPS EVERY
-//                             so many steps with a save in front of every so many. "trained": seconds until the last
-//                             step was done; "complete": until the last save was, too
+//                          trains STEPS steps, with a save before every EVERY of them. "trained":
+//                          seconds until the last step was done; "complete": seconds until the
+//                          last save was done, too
 //
-// The ways are none, sync and async; the sizes, of weights and AdamW's state together, 100MB and
-// 1GB. checkpoint_loop.py has the same trainings and ways of Python, and workloads/checkpoint.py
-// asks both in turn.
+// The ways are none, sync and async. The sizes count weights and AdamW's state together: 100MB and
+// 1GB. checkpoint_loop.py has the same trainings with Python's own ways, and
+// workloads/checkpoint.py queries both in turn.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
@@ -51,7 +53,7 @@ class Training {
     const auto options = at::TensorOptions().device(accelerator_.device());
     data_ = at::randn({kBatch, width}, options);
     target_ = at::randn({kBatch, width}, options);
-    step();  // the optimizer makes its state
+    step();  // the optimizer creates its state
   }
 
   void step() {
@@ -93,7 +95,7 @@ class Requests {
     std::string what, way, size, folder;
     int64_t steps = 0, every = 0;
     if (!(words >> what >> way >> size >> folder)) {
-      throw std::invalid_argument("no request: " + request);
+      throw std::invalid_argument("unknown request: " + request);
     }
     Training& training = training_of(size);
     std::string text;
@@ -102,7 +104,7 @@ class Requests {
     } else if (what == "train" && words >> steps >> every) {
       text = train(training, way, folder, steps, every);
     } else {
-      throw std::invalid_argument("no request: " + request);
+      throw std::invalid_argument("unknown request: " + request);
     }
     if (std::system(("rm -rf '" + folder + "'").c_str()) != 0) {
       throw std::runtime_error(folder + " cannot be removed");
@@ -111,7 +113,7 @@ class Requests {
   }
 
  private:
-  // Memory for one is enough.
+  // Keeps one training at a time, to save memory.
   Training& training_of(const std::string& size) {
     if (size != size_) {
       training_.reset();

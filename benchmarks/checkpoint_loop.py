@@ -1,9 +1,9 @@
-"""Saves of a whole training in Python: Accelerate's save_state and torch.distributed.checkpoint.
+"""Saves a whole training in Python: Accelerate's save_state and torch.distributed.checkpoint.
 
-It takes the requests of checkpoint_loop.cpp. The ways are accelerate (Accelerate's save_state, which returns when the
-files are written but does not sync them), accelerate-synced (the same, and fsync of every file), dcp
-(torch.distributed.checkpoint.save, which syncs) and dcp-async (its async_save, which copies the state and writes in
-a thread).
+It takes the requests of checkpoint_loop.cpp. The ways are accelerate (Accelerate's save_state,
+which returns when the files are written but does not sync them), accelerate-synced (the same, plus
+fsync of every file), dcp (torch.distributed.checkpoint.save, which syncs) and dcp-async (its
+async_save, which copies the state and writes in a thread).
 """
 
 import json
@@ -48,7 +48,7 @@ class Training:
         device = self.accelerator.device
         self.data, self.target = torch.randn(BATCH, width, device=device), torch.randn(BATCH, width, device=device)
         self.pending = None
-        self.step()  # the optimizer makes its state
+        self.step()  # the optimizer creates its state
 
     def step(self):
         self.accelerator.backward(nn.functional.mse_loss(self.model(self.data), self.target))
@@ -87,7 +87,7 @@ class Requests:
 
     def training(self, size):
         if size not in self.trainings:
-            self.trainings.clear()  # memory for one is enough
+            self.trainings.clear()  # one at a time, to save memory
             self.trainings[size] = Training(size)
         return self.trainings[size]
 

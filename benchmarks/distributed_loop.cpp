@@ -1,14 +1,14 @@
-// Training steps of several processes through the Accelerator.
+// Training steps of several processes that use the Accelerator.
 //
 //   bench-distributed                       reads requests and answers each with a line of JSON
-//   bench-distributed first-step            trains one step, says so, and ends
-//   bench-distributed loader RANKS SECONDS  the cost of a loader for the last of so many processes
+//   bench-distributed first-step            trains one step, reports it, and exits
+//   bench-distributed loader RANKS SECONDS  measures the loader of the last of RANKS processes
 //
 // The first two are started once for each rank, with torchrun's variables, and all ranks get the
-// same requests. A request is a line `TASK MODE BUCKET STEPS`: task mlp-ROWS or gpt-tiny; mode sync
-// or no_sync, that is with or without the exchange of gradients; the bucket size in MiB, 0 for the
-// default. The answer is the median of so many steps. distributed_loop.py answers the same, and
-// workloads/ddp.py asks both in turn.
+// same requests. A request is a line `TASK MODE BUCKET STEPS`. TASK: mlp-ROWS or gpt-tiny. MODE:
+// sync or no_sync, that is, with or without the exchange of gradients. BUCKET: the bucket size in
+// MiB, 0 for the default. The answer is the median over STEPS steps. distributed_loop.py answers
+// the same requests, and workloads/ddp.py queries both in turn.
 #include <ATen/record_function.h>
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kMaxNorm = 1.0;
 constexpr int64_t kScheduleSteps = 1'000'000;
-constexpr int64_t kWarmUpSteps = 4;  // the layout of buckets changes after the first
+constexpr int64_t kWarmUpSteps = 4;  // the bucket layout changes after the first
 
 struct Request {
   bool synchronise = true;
@@ -44,12 +44,12 @@ struct Request {
 };
 
 struct Answer {
-  double seconds = 0.0;  // of a step
+  double seconds = 0.0;  // per step
   int64_t parameters = 0;
   int64_t exchanges = 0;  // collectives in a step
 };
 
-// Counts the collectives of Gloo that begin while it lives.
+// Counts the Gloo collectives that begin during its lifetime.
 class ExchangeCounter {
  public:
   ExchangeCounter()
@@ -127,7 +127,7 @@ std::string answer(const std::string& text) {
   Request request;
   std::istringstream words(text);
   if (!(words >> task >> mode >> request.bucket_mib >> request.steps) || request.steps < 1) {
-    throw std::invalid_argument("no request: " + text);
+    throw std::invalid_argument("unknown request: " + text);
   }
   if (mode != "sync" && mode != "no_sync") throw std::invalid_argument("no such mode: " + mode);
   request.synchronise = mode == "sync";
@@ -150,7 +150,7 @@ void first_step() {
   std::cout << "stepped" << std::endl;
 }
 
-// Seconds until an epoch has given its first batch, and of each batch after it.
+// Seconds until the first batch of an epoch arrives, and seconds per batch after that.
 std::string loader_cost(int64_t ranks, double seconds) {
   const at::Tensor images = torch::randint(0, 256, {60'000, 1, 28, 28}, at::kByte);
   const at::Tensor labels = torch::randint(0, 10, {60'000}, at::kLong);

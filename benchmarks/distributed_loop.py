@@ -22,7 +22,7 @@ WARM_UP_STEPS = 4
 def answer(request):
     name, mode, bucket, steps = request.split()
     torch.manual_seed(0)
-    AcceleratorState._reset_state(reset_partial_state=True)  # the group of processes stays
+    AcceleratorState._reset_state(reset_partial_state=True)  # keeps the process group
     handlers = [DistributedDataParallelKwargs(bucket_cap_mb=float(bucket))] if float(bucket) > 0 else []
     accelerator = Accelerator(cpu=True, kwargs_handlers=handlers)
     task = task_named(name, cuda=False)
@@ -73,7 +73,7 @@ def first_step():
 def loader_cost(ranks, seconds):
     dataset = TensorDataset(torch.randint(0, 256, (60_000, 1, 28, 28), dtype=torch.uint8),
                             torch.randint(0, 10, (60_000,)))
-    Accelerator(cpu=True)  # Accelerate's loaders ask its state
+    Accelerator(cpu=True)  # Accelerate's loaders need its state
     loader = prepare_data_loader(DataLoader(dataset, 64, shuffle=True), num_processes=ranks, process_index=ranks - 1)
     starts, steps = [], []
     begin = time.perf_counter()

@@ -1,12 +1,13 @@
-"""What the machine can do at best, measured: passes over memory and products of large matrices.
+"""Measures the best this machine can do: passes over memory and products of large matrices.
 
-It answers requests, a line each, with a line of JSON:
+It answers requests, one per line, with a line of JSON:
 
-  memory BYTES WORKING_SET SECONDS seconds to read and write so many bytes (both counted) of a working set of so many
-                                   bytes, in place: a copy would read what it overwrites, too
-  matmul PRECISION SECONDS         operations per second of a large product, in fp32, tf32, bf16 or fp16
-  flops TASK                       operations of a step's products and convolutions, forward and backward; of causal
-                                   attention only the half that is needed
+  memory BYTES WORKING_SET SECONDS seconds to read and write BYTES bytes in total, in place, over a
+                                   working set of WORKING_SET bytes; a copy would also read what it
+                                   overwrites
+  matmul PRECISION SECONDS         operations per second of a large product (fp32, tf32, bf16, fp16)
+  flops TASK                       operations in the products and convolutions of a step, forward
+                                   and backward; for causal attention, only the half that is needed
 """
 
 import json
@@ -30,7 +31,8 @@ def synchronize():
 
 
 def repeated(work):
-    """Many in a row as one step, in a CUDA graph where there is a GPU, so that calls cost nothing."""
+    """Repeats the work as one step, in a CUDA graph if there is a GPU, so that the calls cost
+    nothing."""
     def several():
         for _ in range(REPEATS):
             work()

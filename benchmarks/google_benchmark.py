@@ -1,4 +1,4 @@
-"""Programs made with Google Benchmark: one of their benchmarks, run once."""
+"""Runs one benchmark of a Google Benchmark program, once."""
 
 import json
 
@@ -8,7 +8,7 @@ PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
 
 
 def parse(output, per_iteration):
-    """Seconds; per_iteration names the number in the context that says how much one iteration is."""
+    """Seconds. per_iteration names the context entry that says how much work one iteration does."""
     try:
         report = json.loads(output)
     except json.JSONDecodeError:
@@ -20,13 +20,14 @@ def parse(output, per_iteration):
 
 
 def names(settings, command):
-    """The benchmarks that it has."""
+    """The names of its benchmarks."""
     output = run_once([*command, "--benchmark_list_tests=true"], settings.environment(), settings.deadline)
     return [line.removesuffix("/real_time") for line in output.splitlines()]
 
 
 def run(settings, command, name, per_iteration):
-    """The filter is a regular expression; names of ours have nothing that means more in one than itself."""
+    """Runs one benchmark. The filter is a regular expression; our names contain no special
+    characters."""
     output = run_once([*command, f"--benchmark_filter=^{name}/real_time$", f"--benchmark_min_time={settings.seconds}",
                        "--benchmark_format=json"], settings.environment(), settings.deadline)
     return parse(output, per_iteration)

@@ -18,8 +18,8 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-// cudaMemcpyAsync is not among them: whether it blocks depends on the memory, and torch calls
-// cudaStreamSynchronize after it where it has to wait.
+// cudaMemcpyAsync is not listed: whether it blocks depends on the memory, and torch calls
+// cudaStreamSynchronize after it if it has to wait.
 constexpr std::array<std::string_view, 7> kWaits = {"cudaDeviceSynchronize",
                                                     "cudaStreamSynchronize",
                                                     "cudaEventSynchronize",
@@ -43,7 +43,7 @@ int64_t waits_of(int steps, const std::function<void()>& step, const std::functi
   return count;
 }
 
-// Warnings of the backward's threads come to the thread that called it.
+// Warnings from the threads of backward reach the thread that called it.
 class CountingHandler : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -74,8 +74,8 @@ int64_t warnings_of(int steps, const std::function<void()>& step) {
 }  // namespace
 
 HostWaits count_host_waits(const std::function<void()>& step, const std::function<void()>& wait) {
-  // The profiler waits too when it starts and ends; the difference of a long and a short run does
-  // not have it.
+  // The profiler also waits when it starts and stops. Subtracting a short run from a long one
+  // removes these waits.
   constexpr int kShort = 5, kLong = 25;
   waits_of(1, step, wait);  // the first use sets the profiler up
   const int64_t few = waits_of(kShort, step, wait), many = waits_of(kLong, step, wait);

@@ -1,4 +1,4 @@
-// How often the host waits for the GPU: calls of the CUDA runtime that block, counted by torch's
+// How often the host waits for the GPU: blocking calls of the CUDA runtime, counted by torch's
 // profiler.
 #pragma once
 
@@ -6,9 +6,9 @@
 #include <functional>
 
 struct HostWaits {
-  double per_step = 0.0;  // calls the profiler saw
-  double warned = 0.0;  // those of them that torch's own debug mode for synchronising calls reports
+  double per_step = 0.0;  // calls that the profiler saw
+  double warned = 0.0;    // calls reported by torch's own debug mode for synchronising calls
 };
 
-// Only where there is a GPU. Takes some 50 steps.
+// Only for machines with a GPU. Takes about 50 steps.
 HostWaits count_host_waits(const std::function<void()>& step, const std::function<void()>& wait);

@@ -1,5 +1,5 @@
-// Batches of a data set of the shape of Fashion-MNIST: 60000 pictures of 1 x 28 x 28 and a label,
-// 64 at a time, shuffled, as bytes. One iteration is one epoch.
+// Batches of a data set shaped like Fashion-MNIST: 60000 images of 1 x 28 x 28 bytes, each with a
+// label, 64 at a time, shuffled. One iteration is one epoch.
 #include <accelerant/accelerant.h>
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>

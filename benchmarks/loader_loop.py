@@ -1,6 +1,7 @@
 """The loaders of loader.cpp in Python: torch's DataLoader, prepared by Accelerate.
 
-A request `epoch KIND WORKERS`, tensors or samples, is answered with the seconds of a batch, over one epoch.
+A request is `epoch KIND WORKERS`; KIND is tensors or samples. The answer is the seconds per batch
+over one epoch.
 """
 
 import json
@@ -15,7 +16,7 @@ LENGTH, BATCH = 60_000, 64
 
 
 class Pictures(Dataset):
-    """Sample by sample, as a map-style data set in Python is written."""
+    """Sample by sample, the way a map-style data set is written in Python."""
 
     def __init__(self, images, labels):
         self.images, self.labels = images, labels

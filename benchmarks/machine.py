@@ -1,4 +1,5 @@
-"""What a run ran on."""
+"""Describes the machine of a run. torch is imported only where it is needed, so that a run that
+cannot start says so at once."""
 
 import datetime
 import importlib.metadata
@@ -6,8 +7,6 @@ import os
 import pathlib
 import platform
 import re
-
-import torch
 
 
 def cpu_name():
@@ -26,6 +25,8 @@ def kind_of(device, cores, gpu_name):
 
 
 def describe(device):
+    import torch
+
     cores = len(os.sched_getaffinity(0))
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
     return {"name": gpu or f"{cpu_name()}, {cores} cores", "kind": kind_of(device, cores, gpu), "device": device,
@@ -46,6 +47,8 @@ def accelerant_version():
 
 
 def versions(device):
+    import torch
+
     found = {"accelerant": accelerant_version(), "torch": torch.__version__, "accelerate": version_of("accelerate"),
              "python": platform.python_version()}
     if device == "cuda":

@@ -2,15 +2,16 @@
 //
 //   bench-model-io DEVICE     reads requests and answers each with a line of JSON
 //
-//   model BLOCKS              makes the weights of so many blocks of a GPT of width 1024; 21 of them are 1.06 GB
-//   load PATH                 copies a saved model into them
-//   save FOLDER               saves them, onto the disk
-//   memcpy                    copies them with memcpy, by one thread
+//   model BLOCKS              makes the weights of BLOCKS blocks of a GPT of width 1024; 21 blocks
+//                             are 1.06 GB
+//   load PATH                 copies a saved model into these weights
+//   save FOLDER               saves them to disk
+//   memcpy                    copies them with memcpy, in one thread
 //   copy_                     copies them as torch does
-//   many PATH COUNT           writes a file of so many tensors of one element
-//   open PATH                 opens it, that is reads and checks its header
+//   many PATH COUNT           writes a file of COUNT tensors of one element
+//   open PATH                 opens such a file: reads and checks its header
 //
-// model_io.py answers the same requests, and workloads/checkpoint.py asks both in turn.
+// model_io.py answers the same requests, and workloads/checkpoint.py queries both in turn.
 #include <ATen/ATen.h>
 #include <accelerant/checkpoint/models.h>
 #include <accelerant/format/safetensors_file.h>
@@ -79,7 +80,7 @@ class Requests {
  public:
   explicit Requests(at::Device device) : device_(device) {}
 
-  // Seconds.
+  // Returns seconds.
   double answer(const std::string& request) {
     std::istringstream words(request);
     std::string what, path;
@@ -108,7 +109,7 @@ class Requests {
         if (file.names().empty()) throw std::runtime_error("no tensors in " + path);
       });
     }
-    throw std::invalid_argument("no request: " + request);
+    throw std::invalid_argument("unknown request: " + request);
   }
 
  private:

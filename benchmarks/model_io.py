@@ -1,6 +1,6 @@
 """What model_io.cpp does, in Python: saves and loads models, and opens files with many tensors.
 
-It takes the same requests, with ways of Python's own to load and save.
+It takes the same requests, but loads and saves with Python's own libraries.
 """
 
 import json
@@ -30,10 +30,10 @@ def sync_file(path):
 
 
 def load_and_copy(model, path, device):
-    """Into the tensors of the model, as load_checkpoint_in_model does."""
+    """Loads into the tensors of the model, as load_checkpoint_in_model does."""
     state = load_file(path, device=device)
     model.load_state_dict(state)
-    return state  # what is freed later is not measured
+    return state  # kept, so that freeing it is not measured
 
 
 def save(model, path):

@@ -6,7 +6,7 @@ BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 
 
 def number(value):
-    """Three digits that count."""
+    """Three significant digits."""
     if value == 0:
         return "0"
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
@@ -18,11 +18,11 @@ def figure_cell(row, side, spread):
         figure = row.figures[side]
         cell = number(figure.median)
         return f"{cell} ({number(figure.low)} - {number(figure.high)})" if spread and figure.rounds > 1 else cell
-    return "failed" if side in row.failures else "-"
+    return "not measured" if side in row.failures else "-"
 
 
 def best_of_ours(row):
-    """The form of ours that a user would take: the fastest."""
+    """Which of our forms a user would choose: the fastest."""
     return min((side for side in OUR_SIDES if side in row.figures), key=lambda side: row.figures[side].median,
                default=None)
 
@@ -30,7 +30,7 @@ def best_of_ours(row):
 def ratio_cell(row, other):
     ours = best_of_ours(row)
     ratios = row.ratios()
-    return f"{ratios[f'{ours} / {other}']:.2f}" if f"{ours} / {other}" in ratios else "-"
+    return number(ratios[f"{ours} / {other}"]) if f"{ours} / {other}" in ratios else "-"
 
 
 def present(rows, sides):
@@ -38,9 +38,9 @@ def present(rows, sides):
 
 
 def table(rows, spread=True):
-    """One line a row. The columns on the right: so many times as fast as the other is the faster form of ours."""
+    """One line per row. The columns on the right say how many times as fast our faster form is."""
     sides = present(rows, SIDES)
-    others = [side for side in present(rows, OTHER_SIDES)]
+    others = [side for side in OTHER_SIDES if any(ratio_cell(row, side) != "-" for row in rows)]
     heads = ["work", "unit", *(SIDES[side] for side in sides), *(f"x {SIDES[side]}" for side in others)]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
@@ -51,7 +51,7 @@ def table(rows, spread=True):
 
 
 def failure_lines(rows):
-    """Equal reasons in one line."""
+    """Equal reasons share one line."""
     reasons = {}
     for row in rows:
         for side, reason in row.failures.items():
@@ -67,27 +67,20 @@ def heading(result):
 
 def markdown(result):
     lines = heading(result)
-    lines += ["", "Medians over rounds in which the sides take turns, quartiles in brackets; `x ...`: so many times as fast is",
-              "the faster form of Accelerant. docs/benchmarks.md tells what each row is.", "", *table(result.rows)]
+    lines += ["", "Medians over rounds in which the sides take turns, with quartiles in brackets. `x ...`: how many times as",
+              "fast the faster form of Accelerant is. docs/benchmarks.md explains the rows.", "", *table(result.rows)]
     failures = failure_lines(result.rows)
     if failures:
         lines += ["", "Not measured:", "", *failures]
     return "\n".join(lines) + "\n"
 
 
-def summary(result, keys):
-    """A short table without spread, for the README: the rows whose keys begin so."""
-    rows = [row for row in result.rows if any(row.key == key or row.key.startswith(key + "/") for key in keys)]
-    return [f"{result.machine['name']}, {result.date}, torch {result.versions.get('torch', '?')}:", "",
-            *table(rows, spread=False)]
-
-
 def between_markers(text, lines):
-    """The text with what stands between the markers replaced."""
+    """The text with everything between the markers replaced."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the text needs one line {BEGIN} and one line {END}")
     before, rest = text.split(BEGIN)
     if END not in rest:
-        raise ValueError(f"{END} stands before {BEGIN}")
+        raise ValueError(f"{END} comes before {BEGIN}")
     after = rest.split(END)[1]
     return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after

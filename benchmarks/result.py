@@ -1,7 +1,7 @@
-"""What a run has measured: rows of figures, with the machine and the versions, as JSON.
+"""What a run measured: rows of figures, with the machine and the versions, as JSON.
 
-A row is one piece of work; its figures are by side, that is by who did the work. A side that could not is in
-`failures` with the reason.
+A row is one piece of work. Its figures are stored by side, that is, by who did the work. A side
+that could not do it is in `failures`, with the reason.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ SIDES = {
 OUR_SIDES = ("ours", "captured")
 OTHER_SIDES = ("stock", "aten", "accelerate", "compiled")
 
-# How many of the unit make a second; None: the unit is no time.
+# How many of the unit make a second; None if the unit is not a time.
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "waits": None, "MB": None}
 
 
@@ -50,14 +50,15 @@ class Row:
     unit: str
     figures: dict = dataclasses.field(default_factory=dict)  # side: Figure
     failures: dict = dataclasses.field(default_factory=dict)  # side: reason
-    facts: dict = dataclasses.field(default_factory=dict)  # what is worth knowing, such as the number of parameters
+    facts: dict = dataclasses.field(default_factory=dict)  # such as the number of parameters
 
     @property
     def workload(self):
         return self.key.split("/")[0]
 
     def ratios(self):
-        """How many times as fast ours is, as {"ours / stock": 2.0}; nothing where no time was measured."""
+        """How many times as fast ours is, as {"ours / stock": 2.0}. Empty if the row does not
+        measure time."""
         if UNITS[self.unit] is None:
             return {}
         return {f"{ours} / {other}": self.figures[other].median / self.figures[ours].median
@@ -77,7 +78,7 @@ class Result:
         return next((row for row in self.rows if row.key == key), None)
 
     def add(self, row):
-        """A row with the key of an earlier one takes its place."""
+        """Adds a row. It replaces an earlier row with the same key."""
         self.rows = [other for other in self.rows if other.key != row.key] + [row]
 
 
@@ -97,7 +98,7 @@ def load(path):
 
 
 def merge(results):
-    """One result of several runs on one machine; later rows win."""
+    """Merges several runs on one machine into one result; later rows win."""
     first = results[0]
     merged = Result(first.date, first.machine, first.versions, first.form)
     for result in results:

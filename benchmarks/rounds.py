@@ -1,4 +1,5 @@
-"""Rounds in which the sides take turns, so that a slow moment of the machine hits all of them."""
+"""Rounds in which the sides take turns, so that a slow moment of the machine affects all of
+them."""
 
 import dataclasses
 import typing
@@ -24,22 +25,22 @@ class Case:
     key: str
     title: str
     unit: str
-    contenders: typing.Callable  # gives {side: Contender, or the reason why there is none}
-    rounds: int = None  # where not as many as the run has
+    contenders: typing.Callable  # returns {side: Contender, or the reason why there is none}
+    rounds: int = None  # if different from the rounds of the run
 
 
 def disagreement(facts, reference):
     """Why two sides cannot have done the same work, or None."""
     if facts.get("parameters") != reference.get("parameters"):
-        return f"other work: {facts.get('parameters')} parameters instead of {reference.get('parameters')}"
+        return f"different work: {facts.get('parameters')} parameters instead of {reference.get('parameters')}"
     for step, (loss, expected) in enumerate(zip(facts.get("losses", []), reference.get("losses", []))):
         if not abs(loss - expected) <= LOSS_TOLERANCE * abs(expected):
-            return f"other work: loss {loss:.4g} instead of {expected:.4g} at step {step}"
+            return f"different work: loss {loss:.4g} instead of {expected:.4g} at step {step}"
     return None
 
 
 def prepare_all(case, row):
-    """Those that can run and do the same work as the first that says what it does."""
+    """The sides that can run and that do the same work as the first side that reports its work."""
     ready, reference = {}, None
     for side, contender in case.contenders().items():
         if isinstance(contender, str):
@@ -67,7 +68,7 @@ def measure(case, rounds):
     ready = prepare_all(case, row)
     values = {side: [] for side in ready}
     for number in range(case.rounds or rounds):
-        # Whoever comes first may find a colder machine; so turns change.
+        # The first side may find a colder machine, so the order alternates.
         for side in list(ready) if number % 2 == 0 else list(reversed(ready)):
             if side in row.failures:
                 continue

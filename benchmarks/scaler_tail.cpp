@@ -1,9 +1,9 @@
 // The tail of a mixed-precision step, after backward: unscale, clip, optimizer step, scale update.
 //
-// Ours against the same ATen calls written by hand and against what libtorch offers today, for
-// parameters shaped like a GPT, or for 10,000 tiny ones. Every iteration does real work: the scale
-// is 1 + 2^-23 and the norm stays just above the limit, so that gradients are unscaled and clipped
-// each time and hardly change.
+// Compares ours with the same ATen calls written by hand and with what libtorch offers today, for
+// parameters shaped like a GPT or for 10,000 tiny ones. Every iteration does real work: the scale
+// is 1 + 2^-23 and the norm stays just above the limit, so gradients are unscaled and clipped each
+// time but hardly change.
 #include <accelerant/accelerant.h>
 #include <benchmark/benchmark.h>
 #include <torch/torch.h>
@@ -113,7 +113,7 @@ accelerant::GradScaler make_scaler(at::Device device) {
   return scaler;
 }
 
-// The calls a program would make without Accelerant.
+// The calls that a program would make without Accelerant.
 struct AtenScaler {
   explicit AtenScaler(at::Device device)
       : scale(torch::full({}, kScale, torch::TensorOptions().device(device).dtype(at::kFloat))),
@@ -143,8 +143,8 @@ void synchronize(at::Device device) {
   if (device.is_cuda()) torch::cuda::synchronize();
 }
 
-// Each iteration of the benchmark is this many steps with one wait at the end, so that a step that
-// waits for the device pays for it and one that does not can run ahead.
+// Each benchmark iteration runs this many steps with one wait at the end, so that a step that waits
+// for the device pays for it and one that does not wait can run ahead.
 constexpr int kStepsPerIteration = 10;
 
 template <class Step>

@@ -1,4 +1,4 @@
-"""How a run is to be, and the workers it has."""
+"""The settings of a run, and its workers."""
 
 import dataclasses
 import os
@@ -17,23 +17,27 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def program_path(build, name):
+    path = build / "bin" / name
+    return path if path.exists() else build / name
+
+
 @dataclasses.dataclass
 class Settings:
-    build: pathlib.Path  # where the programs are, in bin/ or directly
+    build: pathlib.Path  # contains the programs, directly or in bin/
     device: str  # cpu or cuda
-    threads: int  # of every worker that is alone
-    full: bool  # or quick
+    threads: int  # for every worker that runs alone
+    full: bool  # otherwise quick
     rounds: int
-    seconds: float  # one side in one round
-    compiled: bool  # also torch.compile
-    deadline: float  # seconds for an answer to a measurement
-    patience: float  # seconds for what may compile
+    seconds: float  # per side and round
+    compiled: bool  # also measure torch.compile
+    deadline: float  # seconds to wait for a measurement
+    patience: float  # seconds to wait for an answer that may need compiling
     workers: dict = dataclasses.field(default_factory=dict)
-    shared: dict = dataclasses.field(default_factory=dict)  # what workloads keep until the run ends
+    shared: dict = dataclasses.field(default_factory=dict)  # kept by workloads until the run ends
 
     def program(self, name):
-        path = self.build / "bin" / name
-        return str(path if path.exists() else self.build / name)
+        return str(program_path(self.build, name))
 
     def script(self, name):
         return [sys.executable, str(HERE / name)]
@@ -41,19 +45,19 @@ class Settings:
     def environment(self, threads=None, **more):
         threads = str(threads or self.threads)
         return {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
-                "KINETO_LOG_LEVEL": "99",  # the profiler counts waits and exchanges, and would chatter
+                "KINETO_LOG_LEVEL": "99",  # keeps the profiler quiet; it counts waits and exchanges
                 "PYTHONDONTWRITEBYTECODE": "1", "TOKENIZERS_PARALLELISM": "false",
                 # A run on the CPU must not see a GPU.
                 **({"CUDA_VISIBLE_DEVICES": ""} if self.device == "cpu" else {}), **more}
 
     def worker(self, name, command):
-        """The worker of that name; started when it is first asked."""
+        """The worker of this name. It starts with its first request."""
         if name not in self.workers:
             self.workers[name] = Worker(command, self.environment())
         return self.workers[name]
 
     def ranks(self, name, command, count, threads):
-        """Workers that are the ranks of one group."""
+        """Workers that form the ranks of one group."""
         if name not in self.workers:
             port = str(free_port())
             self.workers[name] = Team([
@@ -70,7 +74,7 @@ class Settings:
 
 
 def reason_of(ask):
-    """The answer, or why there is none."""
+    """Returns the answer and None, or None and the reason why there is no answer."""
     try:
         return ask(), None
     except WorkerFailed as failure:

@@ -1,5 +1,6 @@
-// The time of a step: of many in a row, with one wait for the device at the end of each lap, so
-// that a step that waits for the device pays for it and one that does not can run ahead.
+// Measures the time of a step over many steps in a row, with one wait for the device at the end of
+// each lap, so that a step that waits for the device pays for it and one that does not wait can run
+// ahead.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,8 @@ inline double median(std::vector<double> values) {
   return values.at(values.size() / 2);
 }
 
-// Seconds per step, measured for about so many seconds: the median of at least three laps. The
-// first steps only tell how many make a lap.
+// Seconds per step, measured for about the given number of seconds: the median of at least three
+// laps. The first steps only determine how many steps make a lap.
 template <class Step, class Synchronize>
 double seconds_per_step(double seconds, const Step& step, const Synchronize& wait) {
   using Clock = std::chrono::steady_clock;

@@ -7,7 +7,8 @@ TRIAL, LONGEST, LAPS = 2, 200, 4
 
 
 def seconds_per_step(seconds, step, wait):
-    """The median of at least three laps, measured for about so many seconds; one wait for the device a lap."""
+    """The median of at least three laps, measured for about that many seconds, with one wait for
+    the device per lap."""
     step()
     wait()
     start = time.perf_counter()

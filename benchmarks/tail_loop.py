@@ -1,9 +1,10 @@
-"""The tail of a step in Python, as scaler_tail.cpp has it in C++: unscale, clip, AdamW, update of the scale.
+"""The tail of a step in Python, like scaler_tail.cpp in C++: unscale, clip, AdamW, scale update.
 
-It answers requests, a line each, with a line of JSON:
+It answers requests, one per line, with a line of JSON:
 
-  prepare FORM SIZE     makes parameters and gradients. FORM: accelerate, that is the calls Accelerate makes with a
-                        fused AdamW, or compiled: clipping and AdamW compiled into one
+  prepare FORM SIZE     makes parameters and gradients. FORM: accelerate (the calls that Accelerate
+                        makes, with a fused AdamW) or compiled (clipping and AdamW compiled
+                        together)
   measure SECONDS       seconds per tail
 """
 
@@ -14,7 +15,7 @@ import warnings
 import torch
 from stopwatch import seconds_per_step
 
-SCALE = 1.0 + 2.0**-23  # gradients are unscaled each time and hardly change
+SCALE = 1.0 + 2.0**-23  # gradients are unscaled each time but hardly change
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -46,7 +47,7 @@ class Tail:
         for parameter in self.parameters:
             parameter.grad = torch.randn_like(parameter)
         fused = form == "accelerate"
-        # A learning rate that is a tensor is not compiled in; graphs need capturable.
+        # A learning rate in a tensor is not compiled in as a constant; graphs need capturable.
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4 if fused else torch.tensor(1e-4, device=DEVICE),
                                            fused=fused or None, capturable=not fused and DEVICE == "cuda")
         self.scaler = torch.amp.GradScaler(DEVICE, init_scale=SCALE, growth_interval=2**30)
@@ -67,7 +68,7 @@ class Tail:
     def compiled(self):
         self.scaler.unscale_(self.optimizer)
         found = self.scaler._found_inf_per_device(self.optimizer)
-        if not any(flag.item() for flag in found.values()):  # as GradScaler.step asks before optimizers that are not fused
+        if not any(flag.item() for flag in found.values()):  # as GradScaler.step if not fused
             self.compiled_update()
         self.scaler.update()
 

@@ -1,5 +1,5 @@
-// What a libtorch program has to write itself where it does without Accelerant: autocast, loss
-// scaling and a schedule.
+// What a libtorch program has to write itself without Accelerant: autocast, loss scaling and a
+// schedule.
 #pragma once
 
 #include <ATen/autocast_mode.h>
@@ -83,7 +83,7 @@ class CosineByHand {
   std::vector<double> base_;
 };
 
-// One tensor data set of images or tokens, for torch::data.
+// A tensor data set of images or tokens, for torch::data.
 class RowsByHand : public torch::data::datasets::Dataset<RowsByHand> {
  public:
   RowsByHand(at::Tensor data, at::Tensor target)

@@ -1,17 +1,20 @@
 // Training steps in C++.
 //
-//   bench-training                     reads requests and answers each with a line of JSON
-//   bench-training first-step FORM     trains one step of the CNN, says so, and ends
+//   bench-training                    reads requests and answers each with a line of JSON
+//   bench-training first-step FORM    trains one step of the CNN, reports it, and exits
 //
-//   forms                              the forms it offers here: accelerant, libtorch, captured
-//   prepare FORM TASK PRECISION        makes a training and takes its first steps; the number of parameters and the
-//                                      losses. A process has one training at a time. PRECISION: fp32, tf32, bf16, fp16
-//   measure SECONDS                    seconds per step, with batches that lie on the device
-//   memory                             the most memory of the device that the allocator holds during steps, in bytes
-//   waits                              how often the host waits for the device in a step
-//   loop FORM TASK PRECISION SECONDS   seconds per step of another training that takes its batches from a loader
+//   forms                             lists the forms available: accelerant, libtorch, captured
+//   prepare FORM TASK PRECISION       creates a training and takes its first steps; returns the
+//                                     number of parameters and the losses. A process has one
+//                                     training at a time. PRECISION: fp32, tf32, bf16, fp16
+//   measure SECONDS                   seconds per step, with batches already on the device
+//   memory                            the most device memory that the allocator holds during
+//                                     steps, in bytes
+//   waits                             how often the host waits for the device in a step
+//   loop FORM TASK PRECISION SECONDS  seconds per step of another training, which gets its batches
+//                                     from a loader
 //
-// training_loop.py answers the same requests, and workloads/step.py asks both in turn.
+// training_loop.py answers the same requests, and workloads/step.py queries both in turn.
 #include <ATen/DeviceAccelerator.h>
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
@@ -30,8 +33,8 @@ namespace {
 
 using accelerant::Precision;
 
-constexpr int64_t kBatches = 8;            // that lie on the device
-constexpr int64_t kBatchesPerEpoch = 128;  // of a loader
+constexpr int64_t kBatches = 8;            // on the device
+constexpr int64_t kBatchesPerEpoch = 128;  // from a loader
 constexpr int kFirstLosses = 5, kWarmUpSteps = 5;
 
 // TF32 is a setting of the whole process.
@@ -87,7 +90,7 @@ std::string list_of(const Values& values, const Text& text) {
   return "[" + list + "]";
 }
 
-// With the loader of each side. The loops end when the watch has what it needs.
+// Uses the loader of each side. The loops end when the stopwatch has enough laps.
 template <class Task>
 double loop_with_loader(const std::string& form, const Task& task, Precision precision,
                         double seconds) {
@@ -152,7 +155,7 @@ class Requests {
       return "{\"waits\": " + text_of(waits.per_step) + ", \"warned\": " + text_of(waits.warned) +
              "}";
     }
-    throw std::invalid_argument("no request: " + request);
+    throw std::invalid_argument("unknown request: " + request);
   }
 
  private:
@@ -183,8 +186,8 @@ class Requests {
     allocator->resetPeakStats(0);
     for (int i = 0; i < 3; ++i) steps_->step();
     synchronize();
-    // Of what is allocated in graphs the allocator knows nothing; that their memory is theirs it
-    // knows.
+    // The allocator does not see allocations inside graphs, but it knows how much memory the graphs
+    // reserve.
     return allocator->getDeviceStats(0).reserved_bytes.at(0).peak;
   }
 

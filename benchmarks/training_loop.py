@@ -18,8 +18,8 @@ from training_tasks import parameter_count, task_named
 
 MAX_NORM = 1.0
 SCHEDULE_STEPS = 1_000_000
-BATCHES = 8  # that lie on the device
-BATCHES_PER_EPOCH = 128  # of a loader
+BATCHES = 8  # on the device
+BATCHES_PER_EPOCH = 128  # from a loader
 FIRST_LOSSES, WARM_UP_STEPS = 5, 5
 CUDA = torch.cuda.is_available()
 WAITS = {"cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaMemset",
@@ -38,11 +38,12 @@ class Training:
         if precision == "fp16" and not CUDA:
             raise ValueError("Accelerate ignores fp16 on a CPU and trains in fp32")
         torch.manual_seed(0)
-        AcceleratorState._reset_state(reset_partial_state=True)  # or the first precision would stay
+        AcceleratorState._reset_state(reset_partial_state=True)  # forgets the first precision
         torch.compiler.reset()
         self.accelerator = Accelerator(mixed_precision="no" if precision in ("fp32", "tf32") else precision,
                                        dynamo_backend="inductor" if form == "compiled" else None)
-        # Where it compiles and the precision is "no", Accelerate turns TF32 on for products. All sides compute alike here.
+        # If Accelerate compiles with the precision "no", it turns TF32 on for products. Here all
+        # sides must compute alike.
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         self.task = task_named(name, CUDA)
         network = self.task.make_network()
@@ -63,14 +64,14 @@ class Training:
         return loss.detach()
 
     def batches(self):
-        """Batches on the device, again and again."""
+        """Batches on the device, over and over."""
         data, target = (tensor.to(self.accelerator.device).split(self.task.batch)
                         for tensor in self.task.make_data(BATCHES))
         while True:
             yield from zip(data, target)
 
     def loaded_batches(self):
-        """Batches of a loader, again and again."""
+        """Batches from a loader, over and over."""
         dataset = TensorDataset(*self.task.make_data(BATCHES_PER_EPOCH))
         loader = self.accelerator.prepare(DataLoader(dataset, self.task.batch, shuffle=True, drop_last=True))
         while True:
@@ -121,7 +122,8 @@ class Requests:
         return sum(event.name in WAITS for event in profile.events())
 
     def waits(self):
-        """The profiler waits too when it starts and ends; the difference of a long and a short run does not have it."""
+        """The profiler also waits when it starts and stops. Subtracting a short run from a long one
+        removes these waits."""
         if not CUDA:
             raise ValueError("waits are counted on GPUs only")
         self.waits_of(1)  # the first use sets the profiler up
@@ -148,7 +150,7 @@ def main():
         return
     requests = Requests()
     for request in sys.stdin:
-        with contextlib.redirect_stdout(sys.stderr):  # compilers may print; answers are alone on stdout
+        with contextlib.redirect_stdout(sys.stderr):  # compilers may print; stdout is for answers
             answer = requests.answer(*request.split())
         print(json.dumps(answer), flush=True)
 

@@ -1,5 +1,5 @@
-// A training that goes on step by step, in the two ways of C++: with the Accelerator, and in plain
-// libtorch with all of it written by hand.
+// A training that advances step by step, in the two ways C++ offers: with the Accelerator, and in
+// plain libtorch with everything written by hand.
 #pragma once
 
 #include <accelerant/accelerant.h>
@@ -33,11 +33,11 @@ class Training {
   Training(const Training&) = delete;
   Training& operator=(const Training&) = delete;
 
-  // One step; the loss, on the device.
+  // Runs one step and returns the loss, on the device.
   virtual at::Tensor step(const at::Tensor& data, const at::Tensor& target) = 0;
   virtual std::vector<at::Tensor> parameters() const = 0;
 
-  // Throws if a step that should be captured is not, after some steps.
+  // Throws if a step that should be captured still is not captured after some steps.
   virtual void check() const {}
 };
 
@@ -176,7 +176,7 @@ class HandmadeTraining : public Training {
   std::optional<ScalerByHand> scaler_;
 };
 
-// The forms in which this program can train here.
+// The forms of training that this program offers on this machine.
 inline std::vector<std::string> training_forms() {
   std::vector<std::string> forms = {"accelerant", "libtorch"};
   if (kHasCapture<accelerant::Accelerator> && best_device().is_cuda()) forms.push_back("captured");

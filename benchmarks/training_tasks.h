@@ -1,8 +1,8 @@
 // What bench-training and bench-distributed train: an almost empty network, a small CNN, a stack of
-// wide layers and GPTs of three sizes. training_tasks.py has the same ones.
+// wide layers and GPTs of three sizes. training_tasks.py has the same tasks.
 //
-// Networks and losses take the parts they are made of: PlainParts are what a plain libtorch program
-// has, and OurParts what the documentation of Accelerant recommends.
+// Networks and losses take their parts as a parameter: PlainParts are what a plain libtorch program
+// uses, and OurParts are what the Accelerant documentation recommends.
 #pragma once
 
 #include <accelerant/nn/cross_entropy.h>
@@ -113,8 +113,8 @@ struct GptImpl : torch::nn::Module {
   torch::nn::LayerNorm norm;
 };
 
-// A task is a network, its loss (and whether OurParts compute it well from 16-bit outputs), its
-// optimizer, and data of so many batches on the CPU.
+// A task is a network, its loss (and whether OurParts compute it accurately from 16-bit outputs),
+// its optimizer, and data for a given number of batches on the CPU.
 
 struct EmptyTask {
   int64_t batch = 1;
@@ -178,7 +178,7 @@ struct GptTask {
   }
 };
 
-// 8.4 M parameters in few tensors: much to exchange for what there is to compute.
+// 8.4 M parameters in few tensors: a lot to exchange for little computation.
 struct MlpTask {
   int64_t batch;
   static constexpr int64_t layers = 8, width = 1024;
@@ -205,7 +205,7 @@ struct MlpTask {
   }
 };
 
-// A name may end with the size of a batch: cnn-4.
+// A name may end with the batch size: cnn-4.
 inline std::pair<std::string, std::optional<int64_t>> name_and_batch(const std::string& name) {
   const size_t dash = name.rfind('-') + 1;
   if (dash == 0 || name.find_first_not_of("0123456789", dash) != std::string::npos) {
@@ -214,7 +214,7 @@ inline std::pair<std::string, std::optional<int64_t>> name_and_batch(const std::
   return {name.substr(0, dash - 1), std::stoll(name.substr(dash))};
 }
 
-// Calls use(task) with the task of that name; on a CPU batches are small.
+// Calls use(task) with the task of that name. Batches are small on a CPU.
 template <class Use>
 auto with_task(const std::string& name, bool cuda, const Use& use) {
   const auto [kind, batch] = name_and_batch(name);
@@ -247,7 +247,7 @@ auto with_task(const std::string& name, bool cuda, const Use& use) {
                        .layers = 12,
                        .width = 768,
                        .heads = 12,
-                       .vocabulary = 50304,  // 50257, made a multiple of 64 as is usual
+                       .vocabulary = 50304,  // 50257, rounded up to a multiple of 64 as usual
                        .context = 1024});
   }
   throw std::invalid_argument("no such task: " + name);

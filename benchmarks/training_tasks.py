@@ -1,4 +1,4 @@
-"""What training_tasks.h trains, in Python."""
+"""The tasks of training_tasks.h, in Python."""
 
 import torch
 import torch.nn.functional as F
@@ -134,7 +134,7 @@ class MlpTask:
 
 
 def task_named(name, cuda):
-    """On a CPU batches are small. A name may end with the size of a batch: cnn-4."""
+    """Batches are small on a CPU. A name may end with the batch size: cnn-4."""
     kind, _, batch = name.rpartition("-")
     if not batch.isdigit():
         kind, batch = name, None

@@ -1,7 +1,7 @@
 """Processes that answer requests: a line of words in, a line of JSON out.
 
-A worker starts at its first request, and again after it failed, so that one that dies or hangs costs the request and
-nothing else. What it printed to stderr last is the reason that is reported.
+A worker starts at its first request, and again after a failure, so that a worker that dies or hangs
+costs that request and nothing else. The reported reason is the last thing it printed to stderr.
 """
 
 import json
@@ -17,17 +17,18 @@ REASON_LENGTH = 160
 
 
 class WorkerFailed(Exception):
-    """A request without an answer; its text says why."""
+    """A request without an answer. The text says why."""
 
 
 def last_line(text, otherwise):
-    """What a failed program said last: for Python that is the error, without the traceback."""
+    """The last line of a failed program's output. For Python that is the error, without the
+    traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:REASON_LENGTH] if lines else otherwise
 
 
 def end_group(process):
-    """Ends a process that we started in a session of its own, and what it has started."""
+    """Ends a process that was started in its own session, and everything it started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -60,7 +61,7 @@ class Worker:
             raise WorkerFailed(self.stop("it ended")) from None
 
     def receive(self, deadline):
-        """The answer, if it comes within so many seconds."""
+        """Returns the answer if it arrives within that many seconds."""
         end = time.monotonic() + deadline
         while b"\n" not in self.pending:
             left = end - time.monotonic()
@@ -82,7 +83,7 @@ class Worker:
         return self.receive(deadline)
 
     def stop(self, otherwise=""):
-        """Ends the process and returns the last thing it said."""
+        """Ends the process and returns the last thing it printed."""
         if self.process is None:
             return otherwise
         process, self.process = self.process, None
@@ -102,7 +103,7 @@ class Worker:
         return last_line(text, otherwise)
 
     def close(self):
-        """Lets the process end by itself: its input ends."""
+        """Lets the process end by itself by closing its input."""
         if self.process is None:
             return
         self.process.stdin.close()
@@ -114,7 +115,7 @@ class Worker:
 
 
 class Team:
-    """Several workers that get the same requests; the slowest one's answer counts."""
+    """Several workers that get the same requests. The answer of the slowest counts."""
 
     def __init__(self, workers):
         self.workers = workers
@@ -125,7 +126,7 @@ class Team:
                 worker.send(*words)
             answers = [worker.receive(deadline) for worker in self.workers]
         except WorkerFailed:
-            for worker in self.workers:  # the others would wait for the one that failed
+            for worker in self.workers:  # the others would wait for the failed one
                 worker.stop()
             raise
         return {name: max(answer[name] for answer in answers) for name in answers[0]}
@@ -139,7 +140,7 @@ class Team:
 
 
 def run_once(command, environment, deadline):
-    """What a program that takes no requests prints."""
+    """Returns what a program that takes no requests prints."""
     if not pathlib.Path(command[0]).exists():
         raise WorkerFailed(f"{pathlib.Path(command[0]).name} is not built")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True,

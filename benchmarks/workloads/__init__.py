@@ -1,4 +1,5 @@
-"""What is measured. A workload is a module with cases(settings): its rows, to be measured one by one."""
+"""What is measured. A workload is a module with cases(settings), which yields its rows to be
+measured one by one, and PROGRAMS, the C++ programs that they need."""
 
 from workloads import checkpoint, ddp, headers, launch, loader, loop, memory, startup, step, tail, waits
 

@@ -1,7 +1,8 @@
-"""Models and whole trainings saved and loaded (model_io.cpp, checkpoint_loop.cpp, and both in Python).
+"""Saving and loading models and whole trainings (model_io.cpp and checkpoint_loop.cpp, and both in
+Python).
 
-Files that are loaded are in the page cache. Accelerant's saves are always on the disk when they are called complete;
-what is compared is Python's with fsync. The floor of loading is a copy of the same memory.
+Files to load are in the page cache. A save of Accelerant is complete only when it is on the disk,
+so it is compared with Python's save plus fsync. The floor of loading is a copy of the same memory.
 """
 
 import functools
@@ -9,6 +10,7 @@ import tempfile
 
 from rounds import Case, Contender
 
+PROGRAMS = ("bench-model-io", "bench-checkpoint")
 MANY = 1_000_000
 
 
@@ -20,7 +22,7 @@ def folder(settings):
 
 
 def models(settings):
-    """The workers of both languages with the same model, and a file of it."""
+    """The workers of both languages, and functions that give each the same model."""
     ours = settings.worker("model ours", [settings.program("bench-model-io"), "cpu"])
     python = settings.worker("model accelerate", [*settings.script("model_io.py"), "cpu"])
     blocks = 21 if settings.full else 4
@@ -50,7 +52,7 @@ def load_contenders(settings):
 
 
 def write_contenders(settings):
-    """Accelerant's file is on the disk, and whole or not there; Python's is synced."""
+    """Accelerant's file is on the disk, and either complete or absent. Python's file is synced."""
     ours, python, prepare_ours, prepare_python = models(settings)
     deadline = settings.deadline
     return {
@@ -74,7 +76,7 @@ def open_contenders(settings):
 
 
 def save_contenders(settings, ways, size, part):
-    """The ways are by side."""
+    """`ways` has one entry per side."""
     workers = {"ours": settings.worker("training saved, ours", [settings.program("bench-checkpoint")]),
                "accelerate": settings.worker("training saved, accelerate", settings.script("checkpoint_loop.py"))}
 
@@ -82,7 +84,7 @@ def save_contenders(settings, ways, size, part):
         return workers[side].ask("save", ways[side], size, f"{folder(settings)}/{side}", deadline=settings.deadline)[part]
 
     def prepare(side):
-        for _ in range(2):  # for nothing; twice, as asynchronous saves have two buffers
+        for _ in range(2):  # warm up; twice, because asynchronous saves have two buffers
             save(side)
         return {}
 
@@ -90,7 +92,7 @@ def save_contenders(settings, ways, size, part):
 
 
 def train_contenders(settings, ways, size, steps, every):
-    """Steps with a save in front of every so many."""
+    """Training with a save before every `every` steps."""
     workers = {"ours": settings.worker("training saved, ours", [settings.program("bench-checkpoint")]),
                "accelerate": settings.worker("training saved, accelerate", settings.script("checkpoint_loop.py"))}
 

@@ -1,7 +1,7 @@
 """Steps of two processes over Gloo on the CPU (distributed_loop.cpp, distributed_loop.py).
 
-A step takes as long as the slowest rank says. All ranks have the same number of threads: the cores, shared between
-them. `alone` is the same step inside no_sync, without the exchange of gradients.
+A step takes as long as the slowest rank reports. The ranks share the cores evenly: all have the
+same number of threads. `alone` is the same step inside no_sync, without the exchange of gradients.
 """
 
 import functools
@@ -10,6 +10,7 @@ import json
 from rounds import Case, Contender
 from worker import run_once
 
+PROGRAMS = ("bench-distributed",)
 RANKS = 2
 TASKS = {"mlp-64": "MLP, 64 rows", "mlp-512": "MLP, 512 rows", "gpt-tiny": "GPT tiny"}
 BUCKETS = [1, 4, 8, 25]  # MiB
@@ -37,7 +38,7 @@ def contenders(settings, task, mode, bucket):
 
 
 def loader_contenders(settings, processes):
-    """What a batch costs the last of so many processes; only that one runs."""
+    """What a batch costs the last of several processes. Only that one runs."""
     commands = {"ours": [settings.program("bench-distributed")], "accelerate": settings.script("distributed_loop.py")}
 
     def measure(command):

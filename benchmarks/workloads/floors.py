@@ -1,8 +1,8 @@
-"""The physical floor of a piece of work, from what this machine does at best (floor.py)."""
+"""The physical floor of a piece of work, from the best this machine can do (floor.py)."""
 
-TAIL_BYTES = 32  # of memory traffic per parameter: gradients read twice, the rest of AdamW read and written once
-TAIL_SET = 16  # bytes per parameter that are touched
-UPDATE_BYTES = 28  # without the first reading of the gradients, which backward could do in passing
+TAIL_BYTES = 32  # per parameter: gradients read twice, the rest of AdamW read and written once
+TAIL_SET = 16  # bytes touched per parameter
+UPDATE_BYTES = 28  # without the first read of the gradients, which backward could do on the way
 
 
 def worker(settings):
@@ -15,13 +15,13 @@ def memory_seconds(settings, total, working_set):
 
 
 def tail_seconds(settings, parameters):
-    """Passes that move as many bytes as the tail of a step must, over as much memory."""
+    """Time to move as many bytes as the tail of a step must, over as much memory."""
     return memory_seconds(settings, TAIL_BYTES * parameters, TAIL_SET * parameters)
 
 
 def step_seconds(settings, task, precision):
-    """The products of a step at the rate of a large one, and then the update, which cannot begin before the last
-    gradient is there."""
+    """The products of a step at the rate of a large one, and then the update, which cannot begin
+    before the last gradient has been computed."""
     asked = worker(settings)
     if ("flops", task) not in settings.shared:
         settings.shared["flops", task] = asked.ask("flops", task, deadline=settings.patience)

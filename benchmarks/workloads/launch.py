@@ -1,4 +1,4 @@
-"""From the start of a launcher to the end of two processes that took one step each, on the CPU."""
+"""From the start of a launcher to the end of two processes that each take one step, on the CPU."""
 
 import functools
 import sys
@@ -7,6 +7,7 @@ import time
 from rounds import Case, Contender
 from worker import WorkerFailed, run_once
 
+PROGRAMS = ("accelerant", "bench-distributed")
 RANKS = 2
 
 
@@ -23,7 +24,7 @@ def contenders(settings):
     script = [*settings.script("distributed_loop.py")[1:], "first-step"]
     commands = {
         "ours": [settings.program("accelerant"), "launch", "--num-processes", str(RANKS), "--", *step],
-        # With --cpu it would start a single process.
+        # With --cpu it would start only one process.
         "accelerate": [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(RANKS),
                        "--num_machines", "1", "--main_process_port", "0", "--mixed_precision", "no",
                        "--dynamo_backend", "no", *script],

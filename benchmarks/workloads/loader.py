@@ -1,10 +1,12 @@
-"""Batches of a loader: 60000 pictures of 1 x 28 x 28 bytes, 64 at a time, shuffled (loader.cpp, loader_loop.py)."""
+"""Batches from a loader: 60000 images of 1 x 28 x 28 bytes, 64 at a time, shuffled (loader.cpp,
+loader_loop.py)."""
 
 import functools
 
 import google_benchmark
 from rounds import Case, Contender
 
+PROGRAMS = ("bench-loader",)
 KINDS = {"tensors": "tensors", "samples": "sample by sample"}
 
 

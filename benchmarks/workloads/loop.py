@@ -1,9 +1,12 @@
-"""What surrounds the computation: the overhead of a step of almost nothing, and steps with their loader."""
+"""What surrounds the computation: the overhead of a nearly empty step, and steps with their
+loader."""
 
 import functools
 
 from rounds import Case, Contender
 from workloads import trainings
+
+PROGRAMS = trainings.PROGRAMS
 
 
 def overhead_contenders(settings, precision):

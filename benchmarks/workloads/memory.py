@@ -1,16 +1,18 @@
-"""The most memory of the GPU that a step uses, weights and optimizer included."""
+"""The peak GPU memory of a step, including weights and optimizer."""
 
 import functools
 
 from rounds import Case, Contender
 from workloads import trainings
 
+PROGRAMS = trainings.PROGRAMS
+
 
 def contender(settings, side, task, precision):
     asked = trainings.contender(settings, side, task, precision, "memory", read="bytes")
 
     def prepare():
-        trainings.worker_of(settings, side).close()  # what the training before has left would count
+        trainings.worker_of(settings, side).close()  # the previous training's memory would count
         return asked.prepare()
 
     return Contender(prepare=prepare, measure=lambda: asked.measure() / 1e6)

@@ -1,10 +1,12 @@
-"""From the start of a process to the end of the first step, of the CNN."""
+"""From the start of a process to the end of its first step of the CNN."""
 
 import functools
 import time
 
 from rounds import Case, Contender
 from worker import WorkerFailed, run_once
+
+PROGRAMS = ("bench-training",)
 
 
 def seconds_to_first_step(settings, command):

@@ -1,11 +1,14 @@
-"""Whole training steps: forward, backward, clipping, optimizer, schedule. Batches lie on the device."""
+"""Whole training steps: forward, backward, clipping, optimizer, schedule. Batches are already on
+the device."""
 
 import functools
 
 from rounds import Case, Contender
 from workloads import floors, trainings
 
-# By device: the rows of a quick run, and those that a full one adds, as (precision, task).
+PROGRAMS = trainings.PROGRAMS
+
+# By device: the rows of a quick run and the rows that a full run adds, as (precision, task).
 QUICK = {
     "cpu": [("fp32", "gpt-tiny"), ("fp32", "gpt-tiny-1"), ("fp32", "gpt-nano"), ("fp32", "cnn"), ("fp32", "cnn-4"),
             ("fp32", "mlp"), ("bf16", "gpt-tiny"), ("bf16", "gpt-tiny-1"), ("bf16", "cnn"), ("bf16", "cnn-4")],
@@ -13,7 +16,7 @@ QUICK = {
              ("bf16", "cnn")],
 }
 FULL = {
-    "cpu": [("bf16", "gpt-nano"), ("bf16", "mlp")],  # fp16 is emulated there, and takes a second
+    "cpu": [("bf16", "gpt-nano"), ("bf16", "mlp")],  # fp16 is emulated there and takes a second
     "cuda": [("fp16", "gpt-nano-32"), ("fp16", "cnn"), ("fp16", "mlp"),
              ("bf16", "gpt-tiny"), ("bf16", "gpt-nano"), ("bf16", "mlp"), ("tf32", "gpt-nano"), ("tf32", "gpt-small"),
              ("fp32", "gpt-tiny"), ("fp32", "gpt-nano"), ("fp32", "gpt-small"), ("fp32", "cnn"), ("fp32", "mlp")],

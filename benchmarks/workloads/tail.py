@@ -1,4 +1,4 @@
-"""The tail of a step: unscale, clip, AdamW, update of the scale. scaler_tail.cpp and tail_loop.py do it."""
+"""The tail of a step: unscale, clip, AdamW, scale update (scaler_tail.cpp, tail_loop.py)."""
 
 import functools
 import re
@@ -8,6 +8,8 @@ from rounds import Case, Contender
 from settings import reason_of
 from worker import run_once
 from workloads import floors
+
+PROGRAMS = ("bench-scaler-tail",)
 
 # (name in the programs, parameters, title, only in a full run on a CPU)
 SIZES = [
@@ -19,7 +21,7 @@ SIZES = [
 ]
 LARGEST_ON_CPU = 200e6
 
-# The variants of scaler_tail.cpp by side; the first that it offers.
+# The variants of scaler_tail.cpp by side. The first one that the program offers is used.
 VARIANTS = {
     "ours": ["FusedStep, clip", "ours, fused AdamW, clip"],
     "stock": ["stock libtorch, clip"],
@@ -28,12 +30,12 @@ VARIANTS = {
 
 
 def variant_of(side, names):
-    """The name of the benchmark that is that side, or None."""
+    """The name of the benchmark for this side, or None."""
     return next((name for name in VARIANTS[side] if name in names), None)
 
 
 def offered_sizes(settings, program):
-    """The program names its sizes in its usage, nano|small."""
+    """The sizes that the program lists in its usage line, such as nano|small."""
     _, usage = reason_of(lambda: run_once([program], settings.environment(), settings.deadline))
     found = re.search(r"usage: bench-scaler-tail (\S+)", usage or "")
     return found.group(1).split("|") if found else []
@@ -70,7 +72,7 @@ def cases(settings):
     sizes = offered_sizes(settings, settings.program("bench-scaler-tail"))
     for size, parameters, title, large in SIZES:
         if sizes and size not in sizes:
-            continue  # this build's program does not have it
+            continue  # the program of this build does not have it
         if large and settings.device == "cpu" and (not settings.full or parameters > LARGEST_ON_CPU):
             continue
         yield Case(f"tail/{size}", title, "ms", functools.partial(contenders, settings, size, parameters))

@@ -1,9 +1,11 @@
-"""The workers that train, and what they are asked."""
+"""The training workers and their requests."""
 
 from rounds import Contender
 from settings import reason_of
 
-# By side: the form, and the script in Python or None for the program in C++.
+PROGRAMS = ("bench-training",)
+
+# By side: the form, and the Python script, or None for the C++ program.
 FORMS = {"ours": ("accelerant", None), "captured": ("captured", None), "stock": ("libtorch", None),
          "accelerate": ("accelerate", "training_loop.py"), "compiled": ("compiled", "training_loop.py")}
 NAMES = {"cnn": "CNN", "mlp": "MLP", "gpt-tiny": "GPT tiny, 0.8 M", "gpt-nano": "GPT nano, 10.8 M",
@@ -22,7 +24,7 @@ def worker_of(settings, side):
 
 
 def sides_of(settings):
-    """Those that this build and this run offer."""
+    """The sides that this build and this run offer."""
     offered, _ = reason_of(lambda: worker_of(settings, "ours").ask("forms", deadline=settings.deadline))
     sides = dict(FORMS)
     if not settings.compiled:

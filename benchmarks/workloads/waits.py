@@ -1,10 +1,11 @@
-"""How often the host waits for the GPU in a step that goes on and on, counted under the profiler."""
+"""How often the host waits for the GPU in a step of a running training, counted by the profiler."""
 
 import functools
 
 from rounds import Case
 from workloads import trainings
 
+PROGRAMS = trainings.PROGRAMS
 TASKS = [("fp16", "gpt-tiny"), ("bf16", "gpt-tiny"), ("fp32", "cnn")]
 
 

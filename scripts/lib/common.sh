@@ -12,12 +12,12 @@ fail() {
   exit 1
 }
 
-# A path as the user would write it from the repository root.
+# A path relative to the repository root, if it is inside.
 short_path() { printf '%s' "${1#"$root"/}"; }
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# at_least 12.2 12  succeeds when the first version is not older than the second.
+# at_least 12.2 12  succeeds if the first version is not older than the second.
 at_least() {
   local -a a b
   IFS=. read -ra a <<<"${1%%[!0-9.]*}"
@@ -31,26 +31,26 @@ at_least() {
   done
 }
 
-# Makes build/ and takes a lock, so that two runs at once do not meet in pip.
+# Creates build/ and takes a lock, so that two runs do not use pip at the same time.
 prepare_folders() {
   local folder
   for folder in . build .venv; do
     if [[ -e $folder && ! -w $folder ]]; then
-      fail "this user may not write to $(realpath "$folder")" \
-        "Make the folder yours (chown), or work in a copy that is, and run the same command again."
+      fail "no permission to write to $(realpath "$folder")" \
+        "Change its owner (chown), or use a copy of your own, and run the same command again."
     fi
   done
   mkdir -p build
   if have flock; then
     exec 9>build/setup.lock
     if ! flock -n 9; then
-      say "waiting for another set-up of this folder"
+      say "waiting for another setup in this folder"
       flock 9
     fi
   fi
 }
 
-# logged COMMAND...  runs it with its output in the log. The log holds one run.
+# logged COMMAND...  runs it and appends its output to the log. The log holds one run.
 logged() {
   if [[ -z ${log_started:-} ]]; then
     : >"$log"
@@ -70,7 +70,7 @@ step() {
   return "$status"
 }
 
-# What follows in the log belongs together: log_says looks at nothing older.
+# Starts a new part of the log: log_says ignores everything before it.
 begin_log_part() {
   log_part=0
   if [[ -n ${log_started:-} ]]; then log_part=$(stat -c %s "$log"); fi
@@ -78,7 +78,7 @@ begin_log_part() {
 
 log_says() { tail -c +"$((log_part + 1))" "$log" | grep -iE "$1" >/dev/null; }
 
-# Explains a failed pip or apt-get from what it logged, and stops.
+# Explains why pip or apt-get failed, based on the log, and exits.
 fail_from_log() {
   local what=$1
   local again="Then run the same command again: it continues where it stopped."
@@ -93,19 +93,19 @@ fail_from_log() {
     fail "interrupted" "Run the same command again: it continues where it stopped."
   elif log_says 'could not get lock|dpkg was interrupted|unmet dependencies'; then
     fail "$what: apt-get is busy or was interrupted earlier" \
-      "Wait for the other one to end, or run: sudo dpkg --configure -a" "$again"
+      "Wait until it has finished, or run: sudo dpkg --configure -a" "$again"
   elif log_says "$network_trouble"; then
-    fail "$what: the network does not answer" \
+    fail "$what: the network is not reachable" \
       "Check the network, and the proxy settings if you need any (https_proxy, PIP_INDEX_URL)." \
       "$again"
   elif log_says 'unable to locate package|no installation candidate'; then
-    fail "$what: this system's package lists do not have it" \
+    fail "$what: not in this system's package lists" \
       "On Ubuntu enable 'universe' (sudo add-apt-repository universe)." "$again"
   elif log_says 'no matching distribution'; then
     fail "$what: the package index has no version for this Python ($python_version)" \
       "Name another Python with PYTHON=python3.12, or another index with PIP_INDEX_URL." "$again"
   fi
-  fail "$what" "The reason should be in $log; put it right." "$again"
+  fail "$what" "Find the reason in $log and fix it." "$again"
 }
 
 network_trouble='connection (refused|reset|timed out|broken)|newconnectionerror|max retries'

@@ -1,6 +1,6 @@
-# Lists of the files of this project. Sourced by scripts/lint and scripts/format.
+# Lists the files of this project. Sourced by scripts/lint and scripts/format.
 
-# All files that git tracks, and new ones that it does not ignore.
+# All files that git tracks, and new files that it does not ignore.
 list_files() {
   local file
   git ls-files --cached --others --exclude-standard | sort -u | while IFS= read -r file; do
@@ -10,7 +10,7 @@ list_files() {
 
 only_cpp() { grep -E '\.(h|cpp|cu|cuh)$' || true; }
 
-# The version in .clang-format's first line is preferred: others break some lines differently.
+# Prefers the version in .clang-format's first line: others break some lines differently.
 find_clang_format() {
   local name
   for name in ${CLANG_FORMAT:-clang-format-14 clang-format}; do

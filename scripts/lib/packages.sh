@@ -3,8 +3,8 @@
 minimum_cmake=3.25
 data_folder=/usr/share/datasets/fashion-mnist
 
-# Header that shows a library is there, and the Debian package that brings it.
-# Looking for the header and not for the package lets a copy from elsewhere count.
+# A header of each library, and the Debian package that provides it. Checking for the header
+# instead of the package accepts copies from elsewhere.
 library_headers=(
   "gtest/gtest.h libgtest-dev"
   "benchmark/benchmark.h libbenchmark-dev"
@@ -15,7 +15,7 @@ library_headers=(
   "zlib.h zlib1g-dev"
 )
 
-# Sets $compiler: CXX, or what CMake would take by itself.
+# Sets $compiler: CXX, or what CMake would choose itself.
 find_compiler() {
   local name
   for name in ${CXX:+"$CXX"} c++ g++ clang++; do
@@ -23,7 +23,7 @@ find_compiler() {
     read -ra compiler <<<"$name"
     if have "${compiler[0]}"; then return; fi
     if [[ $name == "${CXX:-}" ]]; then
-      fail "CXX is '$CXX', and there is no such command" "Unset CXX, or name a compiler that exists."
+      fail "CXX is '$CXX', which does not exist" "Unset CXX, or set it to a compiler that exists."
     fi
   done
   fail "no C++ compiler" "Run: sudo apt-get install g++" "Then run the same command again."
@@ -47,7 +47,7 @@ check_compiler() {
     "Then set CXX=g++-12 and run the same command again."
 }
 
-# Prints the packages whose headers the compiler does not find, in one run of it.
+# Prints the packages whose headers the compiler does not find, in one run of the compiler.
 missing_libraries() {
   local entry
   for entry in "${library_headers[@]}"; do
@@ -55,7 +55,7 @@ missing_libraries() {
   done | "${compiler[@]}" -E -P -x c++ - 2>/dev/null | sed -n 's/^missing //p'
 }
 
-# Whether the clang that cmake/ClangToolchain.cmake takes has libFuzzer.
+# Whether the clang that cmake/ClangToolchain.cmake chooses has libFuzzer.
 clang_can_fuzz() {
   local name names=(clang++ clang++-{20,19,18,17,16,15,14})
   if [[ -n ${CXX:-} ]]; then names=("$CXX"); fi
@@ -69,7 +69,7 @@ clang_can_fuzz() {
   return 1
 }
 
-# Sets $packages, what must be installed, and $extras, what would be nice.
+# Sets $packages, which must be installed, and $extras, which are optional.
 find_missing_packages() {
   packages=() extras=()
   if [[ $goal == lint ]]; then
@@ -89,7 +89,7 @@ find_missing_packages() {
   if [[ $goal == test ]] && ! have mpirun; then packages+=(openmpi-bin); fi
   if [[ $goal == fuzz ]] && ! clang_can_fuzz; then
     packages+=(clang)
-    # Where the sanitizers are not a part of clang's own packages.
+    # On systems where the sanitizers are not part of clang's own packages.
     if have apt-cache && [[ -n $(apt-cache search --names-only '^libclang-rt-dev$') ]]; then
       packages+=(libclang-rt-dev)
     fi
@@ -102,7 +102,7 @@ find_missing_packages() {
   done
 }
 
-# Sets $as_root to the words that run a command as root; fails where there is no way.
+# Sets $as_root to the prefix that runs a command as root; fails if there is none.
 # "ask" allows sudo to ask for a password.
 find_root() {
   as_root=(env DEBIAN_FRONTEND=noninteractive LC_ALL=C)
@@ -127,14 +127,14 @@ install_packages() {
   begin_log_part
   if ((${#packages[@]} > 0)); then
     if ! find_root ask; then explain_no_root; fi
-    # A failed update is no reason to stop: the lists on the disk may be good enough.
+    # Do not stop if the update fails: the lists on the disk may be good enough.
     step "updating the package lists" apt_update || true
     step "installing ${packages[*]}" apt_install "${packages[@]}" ||
       fail_from_log "apt-get could not install ${packages[*]}"
     find_missing_packages
     if ((${#packages[@]} > 0)); then
-      fail "installed, and yet not found: ${packages[*]}" \
-        "Is another compiler or Python in use than the system's? See CXX, PYTHON and PATH."
+      fail "installed, but not found: ${packages[*]}" \
+        "Check CXX, PYTHON and PATH: the compiler or Python in use may not be the system's."
     fi
     install_extras
   elif ((${#extras[@]} > 0)) && [[ ! -e build/setup.extras ]]; then
@@ -143,13 +143,13 @@ install_packages() {
   fi
 }
 
-# ccache and mold only make builds faster, so whatever goes wrong here is a note.
-# It is tried once per build folder.
+# ccache and mold only make builds faster, so failures here are only notes.
+# Tried once per build folder.
 install_extras() {
   local name
   for name in "${extras[@]}"; do
     if ! find_root never || ! step "installing $name" apt_install "$name"; then
-      say "note: no $name; builds work without it, only slower (sudo apt-get install $name)"
+      say "note: $name is not installed; builds work without it, but are slower (sudo apt-get install $name)"
     fi
   done
   touch build/setup.extras
@@ -157,11 +157,11 @@ install_extras() {
 
 explain_no_root() {
   if have apt-get; then
-    fail "some packages are missing, and this user may not install them. Run:" \
+    fail "some packages are missing, and this user cannot install them. Run:" \
       "sudo apt-get install ${packages[*]}"
   fi
-  fail "some packages are missing, and there is no apt-get here" \
-    "Install what these Debian packages hold: ${packages[*]}" "Then run the same command again."
+  fail "some packages are missing, and this system has no apt-get" \
+    "Install the equivalents of these Debian packages: ${packages[*]}" "Then run the same command again."
 }
 
 check_cmake() {

@@ -14,7 +14,7 @@ PLACE = re.compile(r"(?:include/accelerant|src)/(\w+)/")
 
 
 def read_table():
-    """The rooms that each room may use, itself included."""
+    """Maps each room to the rooms that it may use, including itself."""
     table = {}
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         row = ROW.match(line)
@@ -26,7 +26,7 @@ def read_table():
 def check(name, table):
     place = PLACE.match(name)
     if not place:
-        return  # headers of no room: accelerant.h, amp.h, version.h
+        return  # not in a room: accelerant.h, amp.h, version.h
     room = place[1]
     if room not in table:
         yield 1, f"the room '{room}' has no row in {TABLE}"
@@ -45,9 +45,9 @@ def main():
         print(f"{TABLE}:1: no table of rooms")
     for room, uses in table.items():
         for unknown in sorted(uses - table.keys()):
-            print(f"{TABLE}:1: '{room}' may use '{unknown}', which is no room")
+            print(f"{TABLE}:1: '{room}' may use '{unknown}', which is not a room")
         if not pathlib.Path("src", room).is_dir():
-            print(f"{TABLE}:1: there is no src/{room}")
+            print(f"{TABLE}:1: src/{room} does not exist")
     for name in map(str.strip, sys.stdin):
         for line, message in check(name, table):
             print(f"{name}:{line}: {message}")

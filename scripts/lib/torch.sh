@@ -2,11 +2,11 @@
 
 minimum_torch=2.11
 
-# --- What there is -----------------------------------------------------------
+# --- What is available -------------------------------------------------------
 
-# Tells about a Python without importing torch, which would take seconds. Prints lines of
-# "name=value": python, python_version, torch_folder, its version and CUDA version, and
-# "oracles=yes" when everything the tests compare with is there.
+# Describes a Python without importing torch, which would take seconds. Prints lines of
+# "name=value": python, python_version, torch's folder, version and CUDA version, and
+# "oracles=yes" if it has everything that the tests compare with.
 probe_program='
 import importlib.util, os, re, sys
 def found(name):
@@ -55,8 +55,8 @@ have_nvcc() {
 # use_torch FOLDER VERSION ORIGIN
 use_torch() { torch_dir=$1 torch_version=$2 torch_origin=$3; }
 
-# Sets $torch_dir, $torch_version and $torch_origin, and $venv_needs to "torch" when
-# libtorch is to come from .venv.
+# Sets $torch_dir, $torch_version and $torch_origin, and $venv_needs to "torch" if
+# libtorch will come from .venv.
 choose_torch() {
   venv_needs= torch_origin=
   probe_active_python
@@ -66,7 +66,7 @@ choose_torch() {
   if [[ -z $torch_origin ]]; then venv_needs=torch; fi
 }
 
-# An activated .venv must not count as the user's own Python: it may be half made.
+# An activated .venv must not count as the user's own Python: it may be incomplete.
 probe_active_python() {
   local folder kept=
   while IFS= read -rd: folder; do
@@ -75,7 +75,7 @@ probe_active_python() {
   PATH=$kept
   unset VIRTUAL_ENV PYTHONHOME
   if [[ -n ${PYTHON:-} ]] && ! have "$PYTHON"; then
-    fail "PYTHON is '$PYTHON', and there is no such command" "Unset it, or name a Python that exists."
+    fail "PYTHON is '$PYTHON', which does not exist" "Unset it, or set it to a Python that exists."
   fi
   probe "${PYTHON:-python3}"
   python=${probe[python]:-} python_version=${probe[python_version]:-0}
@@ -84,18 +84,18 @@ probe_active_python() {
   python_torch_cuda=${probe[cuda]:-}
 }
 
-# A wrong Torch_DIR is an error: the user meant something by it.
+# A wrong Torch_DIR is an error, because the user set it on purpose.
 torch_from_variable() {
   if [[ -z ${Torch_DIR:-} ]]; then return; fi
   if [[ ! -e $Torch_DIR/TorchConfig.cmake ]]; then
-    fail "Torch_DIR is '$Torch_DIR', and there is no TorchConfig.cmake in it" \
+    fail "Torch_DIR is '$Torch_DIR', which has no TorchConfig.cmake" \
       "It is usually <libtorch>/share/cmake/Torch. Correct it, or unset it to have libtorch installed."
   fi
   local version
   version=$(torch_config_version "$Torch_DIR")
   if ! at_least "${version:-0}" $minimum_torch; then
-    fail "Torch_DIR names libtorch ${version:-of unknown version}; $minimum_torch or newer is needed" \
-      "Name a newer one, or unset Torch_DIR to have one installed."
+    fail "Torch_DIR has libtorch ${version:-of unknown version}; $minimum_torch or newer is needed" \
+      "Set it to a newer one, or unset it to have one installed."
   fi
   local folder
   folder=$(cd "$Torch_DIR" && pwd)
@@ -106,7 +106,7 @@ torch_from_prefix_path() {
   local prefix folder version
   while IFS= read -rd: prefix; do
     if [[ -z $prefix ]]; then continue; fi
-    # The last form is what torch.utils.cmake_prefix_path gives.
+    # torch.utils.cmake_prefix_path returns the last form.
     for folder in "$prefix"/share/cmake/Torch "$prefix"/lib/cmake/Torch "$prefix"/Torch; do
       if [[ ! -e $folder/TorchConfig.cmake ]]; then continue; fi
       version=$(torch_config_version "$folder")
@@ -125,17 +125,17 @@ torch_from_python() {
   if ! at_least "$version" $minimum_torch; then
     say "note: $python has torch $version, older than $minimum_torch: not used"
   elif [[ -n $python_torch_cuda ]] && ! have_nvcc; then
-    say "note: $python has torch for CUDA $python_torch_cuda, and no CUDA toolkit is here: not used"
+    say "note: $python has torch for CUDA $python_torch_cuda, but there is no CUDA toolkit: not used"
   else
     use_torch "$folder" "$version" "$python"
   fi
 }
 
-# Sets $oracle, the Python that the tests compare with, or asks .venv to be it.
+# Sets $oracle, the Python that the tests compare with, or requests .venv for it.
 #
-# The user's Python serves when it already has torch and every oracle. When it lacks some we
-# install nothing into it: it is not ours. Then .venv is made with the pinned torch and oracles
-# and used for comparing only, while the C++ side is still built with the user's libtorch.
+# The user's Python is used if it already has torch and every oracle. If it lacks some, nothing is
+# installed into it, because it is not ours. Instead .venv gets the pinned torch and oracles and is
+# used only for comparing, while the C++ side is still built with the user's libtorch.
 choose_oracle() {
   oracle=
   if [[ $goal == test ]]; then
@@ -146,7 +146,7 @@ choose_oracle() {
     fi
     return
   fi
-  # Other goals do not use the oracle. Keep what an earlier run found: a changed value
+  # Other goals do not use the oracle. Keep the result of an earlier run: a changed value
   # would only make CMake configure again.
   if [[ -e build/setup.cmake ]]; then
     oracle=$(sed -n 's/^set(ACCELERANT_PYTHON "\([^"]*\)".*/\1/p' build/setup.cmake)
@@ -157,12 +157,12 @@ choose_oracle() {
 
 # --- build/setup.cmake --------------------------------------------------------
 
-# Rewritten only when it says something new, because CMake configures again when it is newer.
+# Rewritten only if the content changes, because CMake configures again if the file is newer.
 write_cmake_cache() {
   local text
   text=$(
     cat <<END
-# Written by scripts/setup, for "cmake -C". Changes made here are lost.
+# Written by scripts/setup, for "cmake -C". Do not edit: changes are lost.
 set(Torch_DIR "$torch_dir" CACHE PATH "" FORCE)
 set(ACCELERANT_PYTHON "$oracle" CACHE FILEPATH "" FORCE)
 END

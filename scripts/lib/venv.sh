@@ -1,16 +1,16 @@
 # The virtual environment .venv. Sourced by scripts/setup.
 
 minimum_python=3.10         # for torch
-minimum_oracle_python=3.11  # for what requirements/test.txt names
+minimum_oracle_python=3.11  # for requirements/test.txt
 
-# A stamp says that pip succeeded with these very requirements.
+# A stamp records that pip succeeded with exactly these requirements.
 stamp_of() { cat "$@" | cksum; }
 torch_stamp() { stamp_of requirements/torch.txt; }
 test_stamp() { stamp_of requirements/torch.txt requirements/test.txt; }
 
 has_stamp() { [[ -e $1 && $(<"$1") == "$2" ]]; }
 
-# The stamps are believed only while Python still finds the packages.
+# The stamps count only as long as Python still finds the packages.
 venv_is_ready() {
   if [[ ! -x .venv/bin/python ]]; then return 1; fi
   has_stamp .venv/torch.stamp "$(torch_stamp)" || return 1
@@ -22,7 +22,7 @@ venv_is_ready() {
   [[ $venv_needs != *oracles* || -n ${probe[oracles]:-} ]]
 }
 
-# Debian splits ensurepip from Python, into python3-venv. Once .venv has pip it is not needed.
+# Debian moves ensurepip from Python to python3-venv. Once .venv has pip, it is not needed.
 venv_can_be_made() {
   if [[ -x .venv/bin/python ]] && compgen -G '.venv/lib/python3*/site-packages/pip' >/dev/null; then
     return
@@ -39,7 +39,7 @@ make_venv() {
     if [[ $venv_needs == *oracles* ]]; then install_oracles; fi
     if ! venv_is_ready; then
       fail ".venv is not usable after its installation" \
-        "Remove it (rm -rf .venv) and run the same command again. The log is in $log."
+        "Remove it (rm -rf .venv) and run the same command again. The log is $log."
     fi
   fi
   if [[ $venv_needs == *torch* ]]; then
@@ -49,7 +49,7 @@ make_venv() {
 }
 
 check_python() {
-  # apt-get may have brought Python a moment ago.
+  # apt-get may have just installed Python.
   if [[ -z $python ]]; then probe_active_python; fi
   local minimum=$minimum_python
   if [[ $venv_needs == *oracles* ]]; then minimum=$minimum_oracle_python; fi
@@ -59,18 +59,18 @@ check_python() {
   fi
 }
 
-# An environment whose pip does not run was interrupted while being made, or its Python is gone.
+# If pip does not run, creating the environment was interrupted, or its Python is gone.
 create_venv() {
   if [[ -d .venv ]] && ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-    say ".venv is incomplete: making it anew"
+    say ".venv is incomplete: creating it again"
     rm -rf .venv
   fi
   begin_log_part
   if [[ ! -d .venv ]]; then
-    step "making .venv with Python $python_version" logged "$python" -m venv .venv ||
-      fail_from_log "could not make the virtual environment .venv"
+    step "creating .venv with Python $python_version" logged "$python" -m venv .venv ||
+      fail_from_log "could not create the virtual environment .venv"
   fi
-  # pip writes INSTALLER after the files. A package without it was cut short, and pip would not notice.
+  # pip writes INSTALLER after the files. A package without it is incomplete, and pip would not notice.
   local info
   for info in .venv/lib/python3*/site-packages/*.dist-info; do
     if [[ -d $info && ! -e $info/INSTALLER ]]; then rm -rf "$info"; fi
@@ -88,19 +88,19 @@ install_torch() {
   begin_log_part
   if [[ -z $(find_venv_torch) ]] && (($(free_megabytes) < 3000)); then
     fail "torch needs about 3 GB of disk, and $(free_space)" \
-      "Free some space, or name a libtorch you have (Torch_DIR), and run the same command again."
+      "Free some space, or use an existing libtorch (Torch_DIR), and run the same command again."
   fi
   step "installing $(grep ^torch requirements/torch.txt) into .venv (log: $log)" \
     pip_install -r requirements/torch.txt || fail_from_log "pip could not install torch"
   if venv_torch_needs_cuda && ! have_nvcc; then
-    fail "pip brought a torch that is built for CUDA, and there is no nvcc" \
+    fail "pip installed a torch that is built for CUDA, but there is no nvcc" \
       "Install the CUDA toolkit, or tell pip where CPU wheels are (PIP_INDEX_URL; see pytorch.org)," \
       "remove .venv and run the same command again."
   fi
   torch_stamp >.venv/torch.stamp
 }
 
-# The wheel says in torch/version.py which CUDA it was built for, or None.
+# torch/version.py says which CUDA the wheel was built for, or None.
 venv_torch_needs_cuda() {
   grep -qsE "^cuda.*= *'" .venv/lib/python3*/site-packages/torch/version.py
 }

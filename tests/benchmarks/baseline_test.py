@@ -14,7 +14,7 @@ def test_within_the_tolerance_nothing_fell():
 def test_a_ratio_under_it_is_named():
     fall, = falls_of_row(row_of(ours=2.0, stock=2.0, accelerate=8.0), row_of(ours=1.0, stock=2.0, accelerate=4.0))
     assert (fall.key, fall.ratio, fall.now, fall.stored) == ("step/fp16/cnn", "ours / stock", 1.0, 2.0)
-    assert "50 % under" in str(fall)
+    assert "50 % below" in str(fall)
 
 
 def test_a_slow_machine_is_no_fall():
@@ -37,7 +37,7 @@ def test_only_rows_that_both_have_are_compared():
 
 
 def measured_again(*stocks):
-    """Rows that are measured one after the other, and the list of keys that were asked for."""
+    """A function that returns a new row for each measurement, and the list of keys that it was asked for."""
     left, asked = list(stocks), []
 
     def again(key):

@@ -1,4 +1,4 @@
-"""Who is asked when, and what becomes of those who fail."""
+"""The order in which sides are measured, and what happens to those that fail."""
 
 import pytest
 from rounds import Case, Contender, disagreement, measure
@@ -6,7 +6,7 @@ from worker import WorkerFailed
 
 
 class Clockwork:
-    """A side whose rounds are given; it writes down when it was asked."""
+    """A side with given values for its rounds. It records when it was measured."""
 
     def __init__(self, name, values, journal):
         self.name, self.values, self.journal = name, list(values), journal

@@ -1,4 +1,4 @@
-"""Processes that answer, die, hang or speak nonsense."""
+"""Processes that answer, die, hang or print nonsense."""
 
 import os
 import sys

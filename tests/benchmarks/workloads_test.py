@@ -1,4 +1,4 @@
-"""What is asked of whom, without running it."""
+"""What each workload asks of which program, without running it."""
 
 import json
 import pathlib

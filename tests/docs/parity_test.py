@@ -11,12 +11,12 @@ What counts as a public name (a leading underscore is never public):
                           every name of the module that is not a submodule. `GradScaler` is left
                           out, because it has a table of its own;
 * accelerate.Accelerator  every attribute of the class, and every attribute that one of its methods
-                          assigns on `self`. Those are read from the source of the class: that needs
-                          no Accelerator to be built, and also finds the ones that are only set in
-                          some configurations (`deepspeed_config`);
+                          assigns on `self`. The test reads those from the source of the class. This
+                          needs no Accelerator, and also finds attributes that are set only in some
+                          configurations (`deepspeed_config`);
 * accelerate              every name of the module that is not a submodule;
 * DistributedDataParallel every argument of the constructor, written `DDP(module)`, and every name
-                          that the class itself defines. Of torch 2.13 only: versions differ;
+                          that the class itself defines. Only for torch 2.13, since versions differ;
 * kwargs of accelerate    every field of DistributedDataParallelKwargs and InitProcessGroupKwargs;
 * accelerate.utils.operations
                           every function and class that the module defines.
@@ -34,8 +34,8 @@ import pytest
 
 DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "parity.md"
 COLUMNS = ["Python name", "C++ name", "Status", "Note"]
-STATUSES = {"same", "better", "planned", "not offered"}
-NOTE_REQUIRED = {"better": "how", "not offered": "why"}
+STATUSES = {"same", "differs", "planned", "not offered"}
+NOTE_REQUIRED = {"differs": "how", "not offered": "why"}
 NO_CPP_NAME = "—"
 
 
@@ -137,7 +137,7 @@ def read_table(text, title):
 
 
 def problems(text, title, expected):
-    """Everything wrong with one table, as sentences; empty when all is well."""
+    """Everything wrong with one table, as sentences; empty if nothing is wrong."""
     found, listed = [], []
     for row in read_table(text, title):
         if len(row) != len(COLUMNS):
@@ -196,7 +196,7 @@ SAMPLE = """\
         ("`one`", "`uno`", "no such name in the installed Python package: uno"),
         ("| `two`", "| `one`", "more than one row: one"),
         ("| same |", "| equal |", "unknown status 'equal'"),
-        ("| same |", "| better |", "'better' needs a note that says how"),
+        ("| same |", "| differs |", "'differs' needs a note that says how"),
         ("Needs a Python interpreter.", "", "'not offered' needs a note that says why"),
         ("| `accelerant::one` |", "| |", "the C++ name is"),
         ("| — |", "| `accelerant::two` |", "the C++ name is"),

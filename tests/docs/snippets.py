@@ -5,7 +5,7 @@ declarations, then the line
 
     // ---- in each snippet ----
 
-and what is put at the start of each function. Every page has a namespace of its own. The program runs
+and then the code for the start of each function. Every page has a namespace of its own. The program runs
 all snippets, or those of the pages named as arguments.
 
 A snippet with a main() is a whole program: it gets a namespace instead of the fixture, and its main()
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {{
 
 
 def page_source(page):
-    """The includes of a page, its namespace, and the rows of its snippets in the table."""
+    """The includes of a page, its namespace, and the table rows for its snippets."""
     name = page.stem
     fixture_file = pathlib.Path(__file__).parent / "fixtures" / f"{name}.h"
     fixture = fixture_file.read_text()
@@ -66,7 +66,7 @@ def page_source(page):
     declarations = re.sub(r"^#(include .*|pragma once)\n", "\n", declarations, flags=re.MULTILINE)
     prologue_line = fixture[: fixture.index(MARK)].count("\n") + 2
 
-    # Compilers name the lines of the page and of the fixture, not those of the program.
+    # Compiler messages name lines of the page and the fixture, not of the program.
     parts = [f"namespace {name} {{\n#line 1 \"{fixture_file}\"\n{declarations}"]
     rows = []
     text = page.read_text()

@@ -1,4 +1,4 @@
-// A folder for the files of one snippet, gone at its end.
+// A folder for the files of one snippet, removed at its end.
 #pragma once
 
 #include <cstdlib>
