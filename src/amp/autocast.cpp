@@ -14,7 +14,7 @@ std::string name_of(c10::DeviceType device_type) {
 
 void require_known(c10::DeviceType device_type) {
   if (is_autocast_available(device_type)) return;
-  throw Error(ErrorDetails{.problem = "autocast is not available for this device type",
+  throw Error(ErrorDetails{.problem = "Autocast is not available for this device type",
                            .expected = "a device type with autocast support (cpu, cuda, ...)",
                            .got = name_of(device_type),
                            .hint = "run this part without AutocastGuard"});
@@ -22,17 +22,16 @@ void require_known(c10::DeviceType device_type) {
 
 void require_present(c10::DeviceType device_type) {
   if (compat::is_present(device_type)) return;
-  throw Error(
-      ErrorDetails{.problem = "autocast cannot be switched on for a device that is not there",
-                   .expected = "a " + name_of(device_type) + " device",
-                   .got = "none visible to libtorch",
-                   .hint = "pass .device_type = at::kCPU, or .enabled = false"});
+  throw Error(ErrorDetails{.problem = "Autocast cannot be enabled for a missing device",
+                           .expected = "a " + name_of(device_type) + " device",
+                           .got = "no such device visible to libtorch",
+                           .hint = "pass .device_type = at::kCPU, or .enabled = false"});
 }
 
 void require_16_bit(c10::ScalarType dtype, c10::DeviceType device_type) {
   if (dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16) return;
   throw Error(
-      ErrorDetails{.problem = "autocast on " + name_of(device_type) + " does not support this type",
+      ErrorDetails{.problem = "Autocast on " + name_of(device_type) + " does not support this type",
                    .expected = "Half or BFloat16",
                    .got = c10::toString(dtype),
                    .hint = "for plain float32 pass .enabled = false"});
@@ -106,7 +105,7 @@ AutocastGuard::AutocastGuard(const AutocastState& state) : outer_(AutocastState:
 }
 
 AutocastGuard::~AutocastGuard() {
-  // A cast that outlived the outermost scope would go stale with the next optimizer step.
+  // A cached cast that outlived the outermost scope would go stale with the next optimizer step.
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   outer_.apply();
 }

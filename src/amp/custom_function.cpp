@@ -17,10 +17,10 @@ constexpr const char* kSavedKey = "accelerant.autocast";
 bool enter_custom_forward(torch::autograd::AutogradContext* ctx,
                           const CustomForwardOptions& options) {
   if (!is_autocast_available(options.device_type)) {
-    throw Error(ErrorDetails{.problem = "custom_fwd is meant for a device type with autocast",
+    throw Error(ErrorDetails{.problem = "custom_fwd needs a device type with autocast support",
                              .expected = "cpu, cuda, ...",
                              .got = c10::DeviceTypeName(options.device_type, /*lower_case=*/true),
-                             .hint = "pass the device type that the function runs on"});
+                             .hint = "pass the device type on which the function runs"});
   }
   const bool autocast_is_on = at::autocast::is_autocast_enabled(options.device_type);
   const c10::ScalarType dtype = at::autocast::get_autocast_dtype(options.device_type);

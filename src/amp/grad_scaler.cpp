@@ -11,6 +11,7 @@
 #include "amp/grad_scaler_impl.h"
 #include "amp/scaled_step.h"
 #include "compat/device.h"
+#include "core/texts.h"
 
 namespace accelerant {
 
@@ -53,9 +54,9 @@ void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) cons
     const auto shared = other.checks.find_any(parameters);
     if (!shared) continue;
     throw Error(
-        ErrorDetails{.problem = "a gradient would be unscaled twice",
-                     .expected = "every parameter in one optimizer between two updates",
-                     .got = name_of(*shared) + " in two",
+        ErrorDetails{.problem = "A gradient would be unscaled twice",
+                     .expected = "every parameter in only one optimizer between two updates",
+                     .got = name_of(*shared) + " in two optimizers",
                      .hint = "give it to one optimizer, or call update() between the steps"});
   }
 }
@@ -70,14 +71,15 @@ void GradScaler::Impl::check(Optimizer& optimizer, CheckedOptimizer& optimizer_s
   reduce(optimizer_state);
 }
 
-// Gradients written after unscale_ (clipped, say) may be inf or nan now; they must not get through.
+// Gradients written after unscale_ (for example, clipped) may now be inf or nan, and must be
+// caught.
 void GradScaler::Impl::check_changed(Optimizer& optimizer, CheckedOptimizer& optimizer_state) {
   optimizer_state.require_flags();
   optimizer_state.checks.run_on_changed(optimizer, state->one());
   reduce(optimizer_state);
 }
 
-// Called once for each check, also when there are no gradients here: other processes wait for it.
+// Called once for each check, even without gradients here: other processes wait for it.
 void GradScaler::Impl::reduce(CheckedOptimizer& optimizer_state) const {
   if (!reduction) return;
   const std::vector<at::Tensor> flags = optimizer_state.checks.flags();
@@ -91,7 +93,7 @@ StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& 
                                             CheckedOptimizer& optimizer_state) {
   at::Tensor grad_scale = amp_optimizer.extra_grad_scale;
   if (optimizer_state.stage == Stage::ready) {
-    // The optimizer unscales while it steps; here the gradients are only looked at.
+    // The optimizer unscales while it steps; here the gradients are only checked.
     check(optimizer, optimizer_state, Writing::nothing);
     grad_scale = grad_scale.defined() ? state->scale().mul(grad_scale) : state->scale();
   }
@@ -141,7 +143,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
   switch (optimizer_state.stage) {
     case Stage::unscaled:
       throw Error("unscale_() has already been called on this optimizer since the last update().",
-                  "call it once, when all gradients are there, and update() at the end");
+                  "call it once, when all gradients are complete, and update() at the end");
     case Stage::stepped:
       throw Error("unscale_() is being called after step().",
                   "call it before step(), or update() first to begin the next iteration");
@@ -209,8 +211,8 @@ void GradScaler::update(const at::Tensor& new_scale) {
     throw Error(
         "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor "
         "with requires_grad=False.",
-        c10::str("got ", new_scale.numel(), " elements, requires_grad ",
-                 new_scale.requires_grad() ? "true" : "false"));
+        c10::str("got ", counted(static_cast<uint64_t>(new_scale.numel()), "element"),
+                 ", requires_grad ", new_scale.requires_grad() ? "true" : "false"));
   }
   update(new_scale.item<double>());
 }

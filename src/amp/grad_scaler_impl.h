@@ -27,10 +27,10 @@ namespace detail {
 struct CheckedOptimizer {
   enum class Stage { ready, unscaled, stepped };
 
-  const torch::optim::Optimizer* optimizer;  // to tell them apart; it may be gone before update()
+  const torch::optim::Optimizer* optimizer;  // only for comparison; it may be gone before update()
   Stage stage = Stage::ready;
   GradientChecks checks = {};
-  at::Tensor reduced_flag = {};  // the flag of all processes together, where there is a reduction
+  at::Tensor reduced_flag = {};  // the flag of all processes, if there is a reduction
 
   std::vector<at::Tensor> flags() const {
     return reduced_flag.defined() ? std::vector<at::Tensor>{reduced_flag} : checks.flags();
@@ -65,17 +65,16 @@ struct GradScaler::Impl {
 
   GradScalerOptions options;
   kernels::ScaleState initial = detail::initial_state(options);  // until there is a device state
-  std::unique_ptr<detail::DeviceScaleState> state;               // made by the first scale()
-  // In the order of their first use since update(); a deque, so that references stay valid.
+  std::unique_ptr<detail::DeviceScaleState> state;               // created by the first scale()
+  // In the order of first use since update(); a deque keeps references valid.
   std::deque<detail::CheckedOptimizer> optimizer_states;
-  std::vector<detail::GradientChecks>
-      ended_checks;  // of the iteration that the last update() ended
+  std::vector<detail::GradientChecks> ended_checks;  // of the iteration ended by the last update()
   std::unordered_map<c10::TensorImpl*,
                      std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, std::string>>
       names;
-  int64_t iteration = 0;  // counts up when the scale may have changed
+  int64_t iteration = 0;  // incremented when the scale may have changed
   std::size_t names_before_pruning =
-      1024;  // names of parameters that are gone go when there are more
+      1024;  // above this, names of parameters that are gone are removed
   std::function<void(at::Tensor&)> reduction;
 };
 

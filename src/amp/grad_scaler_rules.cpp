@@ -19,16 +19,17 @@ T at_key(const nlohmann::json& object, const char* key) {
   const auto value = object.find(key);
   if (value == object.end()) {
     throw Error(
-        ErrorDetails{.problem = "the state of a GradScaler is incomplete",
+        ErrorDetails{.problem = "The state of a GradScaler is incomplete",
                      .expected = c10::str("a key '", key, "'"),
                      .got = object.dump(),
                      .hint = "load a state written by state_dict() of an enabled GradScaler"});
   }
   const bool fits = std::is_integral_v<T> ? value->is_number_integer() : value->is_number();
   if (!fits) {
-    throw Error(ErrorDetails{.problem = c10::str("the state of a GradScaler has a bad '", key, "'"),
-                             .expected = std::is_integral_v<T> ? "a whole number" : "a number",
-                             .got = value->dump()});
+    throw Error(
+        ErrorDetails{.problem = c10::str("The state of a GradScaler has an invalid '", key, "'"),
+                     .expected = std::is_integral_v<T> ? "a whole number" : "a number",
+                     .got = value->dump()});
   }
   return value->get<T>();
 }
@@ -36,7 +37,7 @@ T at_key(const nlohmann::json& object, const char* key) {
 int64_t validated_count(int64_t count, const char* name) {
   if (count >= 0 && count <= std::numeric_limits<int32_t>::max()) return count;
   throw Error(ErrorDetails{.problem = c10::str(name, " is out of range"),
-                           .expected = "0 ... 2147483647",
+                           .expected = "0 to 2147483647",
                            .got = c10::str(count)});
 }
 
@@ -62,7 +63,7 @@ int64_t validated_growth_interval(int64_t growth_interval) {
     return growth_interval;
   }
   throw Error(ErrorDetails{.problem = "The growth interval is out of range",
-                           .expected = "1 ... 2147483647 iterations",
+                           .expected = "1 to 2147483647 iterations",
                            .got = c10::str(growth_interval),
                            .hint = "for a scale that never grows pass .dynamic = false"});
 }
@@ -90,14 +91,14 @@ void validate(const GradScalerOptions& options) {
   const bool has_own_minimum = options.min_scale != GradScalerOptions{}.min_scale;
   if (options.init_scale > options.max_scale ||
       (has_own_minimum && options.init_scale < options.min_scale)) {
-    throw Error(ErrorDetails{
-        .problem = "init_scale is out of its bounds",
-        .expected = c10::str("min_scale ", options.min_scale, " ... max_scale ", options.max_scale),
-        .got = c10::str(options.init_scale)});
+    throw Error(ErrorDetails{.problem = "init_scale is out of bounds",
+                             .expected = c10::str(options.min_scale, " (min_scale) to ",
+                                                  options.max_scale, " (max_scale)"),
+                             .got = c10::str(options.init_scale)});
   }
   if (options.hysteresis < 1 || options.hysteresis > std::numeric_limits<int32_t>::max()) {
     throw Error(ErrorDetails{.problem = "hysteresis is out of range",
-                             .expected = "1 ... 2147483647 overflows",
+                             .expected = "1 to 2147483647 overflows",
                              .got = c10::str(options.hysteresis),
                              .hint = "1 backs off at every overflow, as PyTorch does"});
   }
@@ -139,7 +140,7 @@ nlohmann::json to_json(const GradScalerOptions& options, const kernels::ScaleSta
 void from_json(const nlohmann::json& saved, GradScalerOptions& options,
                kernels::ScaleState& state) {
   if (!saved.is_object()) {
-    throw Error(ErrorDetails{.problem = "the state of a GradScaler has a wrong form",
+    throw Error(ErrorDetails{.problem = "The state of a GradScaler has the wrong type",
                              .expected = "a JSON object",
                              .got = saved.dump()});
   }

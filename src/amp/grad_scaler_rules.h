@@ -1,4 +1,4 @@
-// What values a GradScaler accepts, and how it is written as JSON.
+// Which values a GradScaler accepts, and how it is written as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,7 +8,7 @@
 
 namespace accelerant::detail {
 
-// Each throws Error when the value is out of range.
+// Each throws Error if the value is out of range.
 void validate(const GradScalerOptions& options);
 double validated_growth_factor(double growth_factor);
 double validated_backoff_factor(double backoff_factor);
@@ -18,12 +18,12 @@ float validated_scale(double scale, const char* name);
 kernels::ScaleState initial_state(const GradScalerOptions& options);
 kernels::UpdateRule update_rule(const GradScalerOptions& options);
 
-// `scale` is given beside the state because before the first use it has more digits than a float.
+// `scale` is passed separately because before the first use it has more digits than a float.
 nlohmann::json to_json(const GradScalerOptions& options, const kernels::ScaleState& state,
                        double scale);
 
-// Takes over the five values of PyTorch and, where it is there, our part. Throws Error and changes
-// nothing when something is missing or out of range.
+// Takes over the five values of PyTorch and, if present, ours. Throws Error, without changing
+// anything, if something is missing or out of range.
 void from_json(const nlohmann::json& saved, GradScalerOptions& options, kernels::ScaleState& state);
 
 }  // namespace accelerant::detail

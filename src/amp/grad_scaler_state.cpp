@@ -1,4 +1,4 @@
-// What a GradScaler tells of itself: its state, to be saved, and what was skipped and why.
+// What a GradScaler reports: its state, for saving, and what was skipped and why.
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>

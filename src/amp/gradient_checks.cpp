@@ -25,7 +25,7 @@ constexpr int kRounds = 2;
 at::Tensor elements_of_gradient(at::Tensor& parameter) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (!gradient.is_sparse()) return gradient;
-  // Duplicate indices are summed some day; in float16 the sum may overflow, so sum now.
+  // Duplicate indices will be summed eventually. In float16 the sum may overflow, so sum them now.
   if (gradient.scalar_type() == at::kHalf && !gradient.is_coalesced()) {
     gradient = gradient.coalesce();
   }
@@ -50,10 +50,10 @@ bool same_gradient(const CheckedParameter& left, const CheckedParameter& right) 
 
 }  // namespace
 
-// The gradients of one device on their way to a check.
+// The gradients of one device before a check.
 struct GradientChecks::Gradients {
   c10::Device device;
-  std::vector<at::Tensor> elements;  // strided: for sparse gradients their values
+  std::vector<at::Tensor> elements;  // strided; for sparse gradients, their values
   std::vector<CheckedParameter> parameters;
 };
 
@@ -136,7 +136,7 @@ void GradientChecks::run_on_changed(torch::optim::Optimizer& optimizer, const at
       if (known == devices_.end()) {
         devices_.push_back(later);
       } else {
-        later.found_inf = known->found_inf;  // still one flag for the device
+        later.found_inf = known->found_inf;  // still one flag per device
       }
       check(later, /*round=*/0, gradients.elements, one, kernels::Writing::nothing);
       replaced_.push_back(std::move(later));
@@ -201,8 +201,8 @@ std::vector<NonFiniteParameter> GradientChecks::non_finite_parameters() const {
     }
   }
   for (const DeviceCheck& check : devices_) add(check, /*round=*/0);
-  // A nan that was there at first makes every clipped gradient nan: later rounds would blame
-  // unaffected parameters.
+  // A nan in the first round makes every clipped gradient nan: later rounds would blame unaffected
+  // parameters.
   if (!found.empty()) return found;
   for (const DeviceCheck& check : devices_) add(check, /*round=*/1);
   for (const DeviceCheck& check : replaced_) add(check, /*round=*/0);

@@ -17,16 +17,16 @@ class Optimizer;
 
 namespace accelerant::detail {
 
-// A parameter whose gradient was checked. Both are held weakly: a check keeps no memory alive.
+// A parameter whose gradient was checked. Both are weak references: a check keeps no memory alive.
 struct CheckedParameter {
   c10::weak_intrusive_ptr<c10::TensorImpl> parameter;
-  c10::weak_intrusive_ptr<c10::TensorImpl> gradient;  // to see whether it was replaced
-  int64_t gradient_version = 0;                       // to see whether it was written
+  c10::weak_intrusive_ptr<c10::TensorImpl> gradient;  // to detect whether it was replaced
+  int64_t gradient_version = 0;                       // to detect whether it was written
   std::size_t group = 0;
   std::size_t index = 0;  // within its group
 };
 
-// A parameter with a gradient that is not finite.
+// A parameter whose gradient is not finite.
 struct NonFiniteParameter {
   CheckedParameter checked;
   int64_t inf_count;
@@ -37,25 +37,26 @@ enum class Float16Gradients { refused, allowed };
 
 class GradientChecks {
  public:
-  // Checks the gradients of all parameters of `optimizer` for what they are when multiplied by
-  // `inv_scale`, a zero-dimensional float32 tensor on any device, and writes these values if asked.
-  // Throws Error if a gradient cannot be unscaled.
+  // Checks the gradients of all parameters of `optimizer` after multiplication by `inv_scale`, a
+  // zero-dimensional float32 tensor on any device, and writes the products if asked. Throws Error
+  // if a gradient cannot be unscaled.
   void run(torch::optim::Optimizer& optimizer, const at::Tensor& inv_scale,
            kernels::Writing writing, Float16Gradients float16);
 
-  // Checks gradients again that were written or replaced since; `one` is a float32 1.
+  // Checks gradients again that were written or replaced since the first check; `one` is a float32
+  // 1.
   void run_on_changed(torch::optim::Optimizer& optimizer, const at::Tensor& one);
 
-  // Takes the check of a step in two passes for its own. Does nothing if that found no gradients.
+  // Adopts the check of a two-pass step. Does nothing if that found no gradients.
   void adopt(ScaledStep::Checked checked);
 
-  // No gradient was there to be checked.
+  // Whether there was no gradient to check.
   bool empty() const { return devices_.empty() && !adopted_.gradients; }
 
-  // The overflow flags, one for each device that holds gradients: zero-dimensional float32, 0 or 1.
+  // The overflow flags, one per device with gradients: zero-dimensional float32, 0 or 1.
   std::vector<at::Tensor> flags() const;
 
-  // One of the checked parameters that is also in `parameters`.
+  // One of the checked parameters that is also in `parameters`, if any.
   std::optional<CheckedParameter> find_any(
       const std::unordered_set<const c10::TensorImpl*>& parameters) const;
 
@@ -81,12 +82,13 @@ class GradientChecks {
                     const at::Tensor& inv_scale, kernels::Writing writing);
   static std::vector<NonFiniteParameter> non_finite(const DeviceCheck& check, int round);
 
-  std::vector<DeviceCheck> devices_;   // the first check, one for each device
-  std::vector<DeviceCheck> replaced_;  // of gradients that were replaced since; flags are shared
+  std::vector<DeviceCheck> devices_;   // the first check, one per device
+  std::vector<DeviceCheck> replaced_;  // of gradients replaced since then; flags are shared
   ScaledStep::Checked adopted_;
 };
 
-// The tensor on `device`. Waits only when that is the CPU: the value is about to be read there.
+// The tensor on `device`. Waits only if that is the CPU, because the value is about to be read
+// there.
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);
 
 // One zero-dimensional float32 flag on `device`, exactly 0 or 1: whether any of `flags` is not 0.

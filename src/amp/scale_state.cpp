@@ -34,7 +34,7 @@ kernels::ScaleState from_host_bytes(const at::Tensor& bytes) {
   return state;
 }
 
-// The float at an offset of a block of bytes, sharing its memory.
+// The float at an offset in a block of bytes, sharing its memory.
 at::Tensor float_at(const at::Tensor& bytes, std::size_t offset) {
   return bytes.narrow(0, static_cast<int64_t>(offset), sizeof(float)).view(at::kFloat).squeeze(0);
 }
@@ -42,7 +42,7 @@ at::Tensor float_at(const at::Tensor& bytes, std::size_t offset) {
 }  // namespace
 
 DeviceScaleState::DeviceScaleState(const kernels::ScaleState& initial, c10::Device device) {
-  // The first loss may come from an evaluation; the scale must be fit for training all the same.
+  // The first loss may come from an evaluation, but the scale must still work for training.
   const c10::InferenceMode no_inference(false);
   memory_ = host_bytes(initial).to(device);
   scale_ = float_at(memory_, offsetof(kernels::ScaleState, scale));
@@ -56,7 +56,7 @@ DeviceScaleState::DeviceScaleState(const kernels::ScaleState& initial, c10::Devi
 
 DeviceScaleState::~DeviceScaleState() {
   if (!last_stream_) return;
-  // A kernel may still be about to write the mirror.
+  // A pending kernel may still write to the mirror.
   try {
     memory_.record_stream(*last_stream_);
     compat::hold_for(*last_stream_, host_mirror_);
@@ -78,7 +78,7 @@ void DeviceScaleState::update(const at::Tensor& found_inf, const kernels::Update
   if (memory_.is_cuda()) {
     const c10::OptionalDeviceGuard guard(device());
     last_stream_ = c10::impl::VirtualGuardImpl(device().type()).getStream(device());
-    // A loss that was scaled but not yet run backward must notice that its scale is gone.
+    // A loss that was scaled but has not run backward yet must notice that its scale has changed.
     memory_.unsafeGetTensorImpl()->bump_version();
     kernels::cuda::update_scale(on_device(), found_inf.const_data_ptr<float>(), rule, on_host(),
                                 compat::current_cuda_stream(device()));
@@ -120,8 +120,7 @@ kernels::ScaleState DeviceScaleState::read() const { return from_host_bytes(memo
 kernels::ScaleState DeviceScaleState::mirror() const {
   const kernels::ScaleMirror* const mirror = on_host();
   kernels::ScaleState state;
-  // A write takes well under a microsecond. Should a kernel have died in one, what is there must
-  // do.
+  // A write takes well under a microsecond. If a kernel died during one, return what is there.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const auto before = __atomic_load_n(&mirror->sequence, __ATOMIC_ACQUIRE);
     std::memcpy(&state, &mirror->state, sizeof(state));

@@ -1,4 +1,5 @@
-// The scale and its companions on a device, with a copy on the host that is read without waiting.
+// The scale and its related values on a device, with a copy on the host that is read without
+// waiting.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +12,7 @@
 namespace accelerant::detail {
 
 // Owns one kernels::ScaleState on `device`. All writes happen in place, so that a captured CUDA
-// graph sees them. Not copyable; not thread-safe but for mirror().
+// graph sees them. Not copyable. Not thread-safe, except mirror().
 class DeviceScaleState {
  public:
   DeviceScaleState(const kernels::ScaleState& initial, c10::Device device);
@@ -37,7 +38,7 @@ class DeviceScaleState {
   // Waits for the device.
   kernels::ScaleState read() const;
 
-  // As of the last update the device has finished; never waits.
+  // As of the last update that the device has completed; never waits.
   kernels::ScaleState mirror() const;
 
  private:
@@ -49,7 +50,7 @@ class DeviceScaleState {
   at::Tensor scale_;   // views of it
   at::Tensor inverse_scale_;
   at::Tensor one_;
-  at::Tensor host_mirror_;  // uint8, one ScaleMirror; pinned where a kernel writes it
+  at::Tensor host_mirror_;                  // uint8, one ScaleMirror; pinned if a kernel writes it
   std::optional<c10::Stream> last_stream_;  // where a kernel last wrote the mirror
 };
 

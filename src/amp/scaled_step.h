@@ -1,12 +1,12 @@
-// The interface of steps in two passes under a GradScaler: the first reads all gradients and finds
-// out whether they are finite, the second unscales and updates in one go, or changes nothing.
-// accelerant::FusedStep is one.
+// The interface of two-pass steps under a GradScaler. The first pass reads all gradients and checks
+// whether they are finite. The second unscales and updates at once, or changes nothing.
+// accelerant::FusedStep implements it.
 //
 // It replaces the scaler's own check and unscaling: gradients are read once less and never written.
-// The scaler keeps what it always keeps: the order of calls, the flag that several processes share,
-// the report of an overflow.
+// The scaler still handles the order of calls, the flag that several processes share, and the
+// report of an overflow.
 //
-//   auto result = ScalerAccess::step(scaler, scaled_step);  // both passes; nobody waits
+//   auto result = ScalerAccess::step(scaler, scaled_step);  // both passes, without waiting
 //   scaler.update();
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace accelerant {
 
-// A parameter and how many elements of its gradient are not finite.
+// A parameter, and how many elements of its gradient are not finite.
 struct CheckedGradient {
   std::size_t group = 0;
   std::size_t index = 0;  // within its group
@@ -30,22 +30,22 @@ struct CheckedGradient {
   int64_t nan_count = 0;
 };
 
-// What the first pass has seen. Stays valid when the step and the gradients are gone, until the
-// first pass of the next iteration.
+// What the first pass found. Stays valid after the step and the gradients are gone, until the first
+// pass of the next iteration.
 class CheckedGradients {
  public:
   virtual ~CheckedGradients() = default;
 
-  // The parameters it was about, without counts. Those that are gone are left out.
+  // The checked parameters, without counts. Parameters that no longer exist are left out.
   virtual std::vector<CheckedGradient> parameters() const = 0;
 
-  // Those of them with an overflow. Waits for the device.
+  // The parameters with an overflow. Waits for the device.
   virtual std::vector<CheckedGradient> non_finite() const = 0;
 };
 
-// By what the gradients are to be multiplied.
+// The factor for the gradients.
 struct GradientScale {
-  // Zero-dimensional float32 on any device. Undefined: they are as they should be.
+  // Zero-dimensional float32 on any device. Undefined: no scaling is needed.
   at::Tensor inv_scale = {};
 
   // Changes when the value behind inv_scale may have changed.
@@ -56,46 +56,44 @@ class ScaledStep {
  public:
   virtual ~ScaledStep() = default;
 
-  // Whose gradients these are.
+  // The optimizer whose gradients these are.
   virtual torch::optim::Optimizer& optimizer() const = 0;
 
-  // Looks at the gradients, which do not change until check or apply. False: they cannot be read in
-  // two passes (they are sparse, say), and step_otherwise is called instead.
+  // Inspects the gradients, which must not change until check or apply. Returns false if two passes
+  // are not possible (for example, for sparse gradients); step_otherwise is called then.
   virtual bool is_possible() = 0;
 
-  // Calls scaler.step(optimizer()), after what has to come before.
+  // Calls scaler.step(optimizer()), after any preparation it needs.
   virtual StepResult step_otherwise(GradScaler& scaler) = 0;
 
   struct Checked {
-    at::Tensor found_inf = {};  // zero-dimensional float32, 0 or 1, that nobody writes any more
+    at::Tensor found_inf = {};  // zero-dimensional float32, 0 or 1; no longer written
     std::shared_ptr<const CheckedGradients> gradients = {};
   };
 
-  // The first pass. Both are empty if there are no gradients. Must not wait for the device, nor
-  // must apply.
+  // The first pass. Both fields are empty if there are no gradients. Neither check nor apply may
+  // wait for the device.
   virtual Checked check(const GradientScale& scale) = 0;
 
-  // The second pass. Any value of `found_inf` but 0: changes nothing. Undefined: updates in any
-  // case.
+  // The second pass. Changes nothing if `found_inf` is not 0. If it is undefined, always updates.
   virtual void apply(const GradientScale& scale, const at::Tensor& found_inf) = 0;
 };
 
 namespace detail {
 
-// What of a GradScaler only the library uses.
+// The parts of a GradScaler that only the library uses.
 struct ScalerAccess {
   // Steps in two passes that replace the scaler's own check and unscaling, and decides on the
-  // device. Gradients of any type that the step can read. Where it cannot be done so, as
-  // step(optimizer).
+  // device. Accepts gradients of any type that the step can read. If two passes are not possible,
+  // works like step(optimizer).
   static StepResult step(GradScaler& scaler, ScaledStep& scaled_step);
 
-  // By what the gradients of the optimizer have still to be multiplied: undefined after unscale_()
-  // and when disabled.
+  // The factor that the optimizer's gradients still need: undefined after unscale_() and when
+  // disabled.
   static GradientScale gradient_scale(const GradScaler& scaler,
                                       const torch::optim::Optimizer& optimizer);
 
-  // Forgets the checks since the last update(), and those of the iteration that it ended, as if
-  // there had been none.
+  // Discards the checks since the last update(), and those of the iteration that it ended.
   static void discard_checks(GradScaler& scaler);
 };
 

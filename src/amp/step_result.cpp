@@ -11,10 +11,10 @@
 
 namespace accelerant {
 
-// A flag on a device, and its way to the host.
+// A flag on a device, and its transfer to the host.
 class StepResult::PendingFlag {
  public:
-  // Whoever asks may be on another stream or thread, so the stream that writes the flag is noted.
+  // The caller may be on another stream or thread, so remember the stream that writes the flag.
   explicit PendingFlag(at::Tensor flag)
       : flag_(std::move(flag)),
         stream_(c10::impl::VirtualGuardImpl(flag_.device().type()).getStream(flag_.device())) {}
@@ -61,7 +61,7 @@ class StepResult::PendingFlag {
   }
 
   void read() {
-    value_ = host_copy_.item<float>() != 0.0F;  // nan counts as found
+    value_ = host_copy_.item<float>() != 0.0F;  // nan counts as an overflow
     flag_.reset();
     host_copy_.reset();
   }

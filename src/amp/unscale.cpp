@@ -28,13 +28,13 @@ void require_unscalable(const at::Tensor& gradient) {
       break;
     default:
       throw Error(ErrorDetails{
-          .problem = "gradients of this type cannot be unscaled",
+          .problem = "Gradients of this type cannot be unscaled",
           .expected = "Half, BFloat16, Float or Double",
           .got = c10::toString(gradient.scalar_type()),
           .hint = "keep such parameters out of the optimizer, or step it without a scaler"});
   }
   if (gradient.layout() != at::kStrided) {
-    throw Error(ErrorDetails{.problem = "gradients of this layout cannot be unscaled",
+    throw Error(ErrorDetails{.problem = "Gradients of this layout cannot be unscaled",
                              .expected = "a strided or sparse COO gradient",
                              .got = c10::str(gradient.layout()),
                              .hint = "convert the gradient with to_dense() before unscaling"});
@@ -67,7 +67,7 @@ void unscale_on_cuda(at::TensorList gradients, const at::Tensor& inv_scale,
                      kernels::NonFiniteCount* counts) {
   const c10::Device device = found_inf.device();
   const c10::OptionalDeviceGuard guard(device);
-  std::vector<std::pair<at::Tensor, at::Tensor>> packed;  // gradients with gaps, and a copy without
+  std::vector<std::pair<at::Tensor, at::Tensor>> packed;  // non-dense gradients and copies
   std::array<std::vector<kernels::GradientSpan>, 4> spans_by_kind;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     at::Tensor gradient = gradients[i];
@@ -145,7 +145,8 @@ void unscale_and_count_(at::TensorList gradients, const at::Tensor& inv_scale,
   const at::NoGradGuard no_grad;
   for (const at::Tensor& gradient : gradients) require_unscalable(gradient);
   if (writing == kernels::Writing::unscaled_values) {
-    // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
+    // The kernels write memory without autograd noticing; bump versions so that stale saved tensors
+    // are detected.
     for (const at::Tensor& gradient : gradients) gradient.unsafeGetTensorImpl()->bump_version();
   }
   if (found_inf.is_cpu()) {
@@ -178,7 +179,7 @@ void non_finite_check_and_unscale_(at::TensorList gradients, const at::Tensor& f
   require_flag(inv_scale, "inv_scale");
   require_flag(found_inf, "found_inf");
   if (inv_scale.device() != found_inf.device()) {
-    throw Error(ErrorDetails{.problem = "inv_scale and found_inf must be on one device",
+    throw Error(ErrorDetails{.problem = "inv_scale and found_inf must be on the same device",
                              .expected = found_inf.device().str(),
                              .got = inv_scale.device().str()});
   }

@@ -17,9 +17,9 @@ std::size_t padded(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlign
 
 }  // namespace
 
-void HostSnapshot::make_room(std::size_t bytes, bool pinned) {
+void HostSnapshot::reserve(std::size_t bytes, bool pinned) {
   if (memory_.defined() && memory_.nbytes() >= bytes && (memory_.is_pinned() || !pinned)) return;
-  memory_.reset();  // first, so that both are never there at once
+  memory_.reset();  // first, so that both never exist at once
   memory_ = at::empty({static_cast<int64_t>(bytes)},
                       at::TensorOptions().dtype(at::kByte).pinned_memory(pinned));
 }
@@ -36,7 +36,7 @@ std::vector<StatePart> HostSnapshot::take(const std::vector<StatePart>& parts) {
       }
     }
   }
-  make_room(bytes, !devices.empty());
+  reserve(bytes, !devices.empty());
 
   auto* place = static_cast<std::byte*>(memory_.mutable_data_ptr());
   std::vector<StatePart> copies;

@@ -1,8 +1,8 @@
-// A copy of tensors in host memory, so that they can be written while the training changes the
+// A copy of tensors in host memory, so that they can be written while training changes the
 // originals.
 //
-//   HostSnapshot snapshot;                        // its memory is used again for every copy
-//   auto copies = snapshot.take(parts);           // returns when the copies are under way
+//   HostSnapshot snapshot;                        // reuses its memory for every copy
+//   auto copies = snapshot.take(parts);           // returns once the copies are queued
 //   ...
 //   snapshot.wait_until_copied();                 // in the thread that writes them
 #pragma once
@@ -18,19 +18,19 @@ namespace accelerant::checkpoint {
 
 class HostSnapshot {
  public:
-  // The parts with copies of their tensors. Tensors on a GPU are copied by its current stream, to
-  // pinned memory, without waiting: what the stream does afterwards does not reach the copies. The
-  // copies of the last take() are overwritten.
+  // The parts with copies of their tensors. A GPU's current stream copies its tensors to pinned
+  // memory, without waiting: later work on the stream does not affect the copies. Overwrites the
+  // copies of the last take().
   std::vector<StatePart> take(const std::vector<StatePart>& parts);
 
-  // Returns when the copies are complete.
+  // Returns once the copies are complete.
   void wait_until_copied();
 
  private:
-  void make_room(std::size_t bytes, bool pinned);
+  void reserve(std::size_t bytes, bool pinned);
 
   at::Tensor memory_;
-  std::vector<c10::Event> copied_;  // one for each GPU
+  std::vector<c10::Event> copied_;  // one per GPU
 };
 
 }  // namespace accelerant::checkpoint

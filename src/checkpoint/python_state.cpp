@@ -40,31 +40,31 @@ struct Reason {
 std::string reason_not_read(const std::string& name) {
   static const Reason reasons[] = {
       {std::regex(R"(custom_checkpoint_\d+\.pkl)"),
-       "what an object of the Python program saved of itself; save its tensors by torch.save for "
+       "the saved state of an object of the Python program; save its tensors with torch.save for "
        "accelerant::load_tensors"},
       {std::regex(R"(dl_state_dict(_\d+)?\.bin)"),
-       "the place in a StatefulDataLoader of Python; use skip_first_batches"},
-      {std::regex(R"(sampler(_\d+)?\.bin)"), "a sampler of Python; give the loader the same seed"},
+       "the position of a Python StatefulDataLoader; use skip_first_batches"},
+      {std::regex(R"(sampler(_\d+)?\.bin)"), "a Python sampler; give the loader the same seed"},
       {std::regex(R"((model|pytorch_model)(_\d+)?\.(safetensors|bin))"),
-       "a model of a number that is not in sequence, or one that is there in two formats"},
+       "a model whose number is not in sequence, or that exists in two formats"},
       {std::regex(R"((optimizer|scheduler)_\d+\.bin|random_states_\d+\.pkl)"),
        "its number is not in sequence"},
       {std::regex(R"(pytorch_model_fsdp.*|optimizer_\d+)"),
-       "of FSDP; save with the state dict type FULL_STATE_DICT and without sharding"},
+       "written by FSDP; save with the state dict type FULL_STATE_DICT and without sharding"},
       {std::regex(R"(pytorch_model(_\d+)?|zero_to_fp32\.py|latest)"),
-       "of DeepSpeed; make a model file of it with its zero_to_fp32.py"},
+       "written by DeepSpeed; convert it to a model file with its zero_to_fp32.py"},
   };
   for (const Reason& reason : reasons) {
     if (std::regex_match(name, reason.names)) return reason.text;
   }
-  return "not a file of Accelerate";
+  return "not written by Accelerate";
 }
 
 [[noreturn]] void refuse_index(const std::string& folder, const char* what, int64_t index,
                                int64_t count) {
   throw Error(ErrorDetails{
       .problem = folder + " has no " + what + " number " + std::to_string(index),
-      .expected = "as many as the Python program had prepared",
+      .expected = "as many as the Python program prepared",
       .got = std::to_string(count),
       .hint = "prepare the same objects, in the same order, as the program that saved"});
 }
@@ -72,28 +72,29 @@ std::string reason_not_read(const std::string& name) {
 PlainValue read_state(const std::string& path, bool skip_numpy = false) {
   PlainValue value = format::read_torch_archive(path, {.skip_numpy = skip_numpy});
   if (value.kind() == PlainValue::Kind::dict) return value;
-  throw Error(ErrorDetails{.problem = path + " has another content than its name tells",
+  throw Error(ErrorDetails{.problem = path + " does not contain what its name says",
                            .expected = "a dict",
                            .got = "a Python " + std::string(format::name_of(value.kind()))});
 }
 
-// --- Random states --------------------------------------------------------------------------------
+// --- Random states -------------------------------------------------------------------------------
 
 void add_generator(RandomState& state, const std::string& name, const PlainValue& value,
                    const std::string& path) {
   if (value.kind() != PlainValue::Kind::tensor) {
-    throw Error(ErrorDetails{.problem = path + " has no state of torch's generator '" + name + "'",
-                             .expected = "a tensor",
-                             .got = "a Python " + std::string(format::name_of(value.kind()))});
+    throw Error(
+        ErrorDetails{.problem = path + " has no valid state of torch's generator '" + name + "'",
+                     .expected = "a tensor",
+                     .got = "a Python " + std::string(format::name_of(value.kind()))});
   }
   // A copy: it is small, and the file need not stay open for it.
   state.tensors.insert(name, view_of(value.as_tensor(), path).clone());
 }
 
-// --- Schedules ------------------------------------------------------------------------------------
+// --- Schedules -----------------------------------------------------------------------------------
 
-// The state that has the key: that of a scheduler, or else of the first of those in it. Null: none
-// has.
+// The state with that key: a scheduler's own, or that of the first scheduler inside it. Null if
+// there is none.
 const json* holder_of(const json& python, const char* key) {
   const json* state = &python;
   while (state->is_object()) {
@@ -117,9 +118,10 @@ bool PythonStateFolder::is_one(const std::string& folder) {
 PythonStateFolder::PythonStateFolder(const std::string& folder) : folder_(folder) {
   if (!is_one(folder)) {
     throw Error(ErrorDetails{
-        .problem = folder + " is not a folder of Accelerate's save_state",
-        .expected = "optimizer.bin, random_states_0.pkl and the like, and no manifest.json",
-        .got = path_exists(folder) ? "none of them, or a checkpoint of this library" : "nothing"});
+        .problem = folder + " was not written by Accelerate's save_state",
+        .expected = "optimizer.bin, random_states_0.pkl and so on, and no manifest.json",
+        .got = path_exists(folder) ? "a folder without them, or a checkpoint of Accelerant"
+                                   : "no such folder"});
   }
   const auto names = entries_of(folder);
   std::set<std::string> left(names.begin(), names.end());
@@ -168,7 +170,7 @@ std::optional<json> PythonStateFolder::scaler() const {
 std::optional<int64_t> PythonStateFolder::step(int64_t rank) const {
   if (rank < 0 || rank >= ranks_) return std::nullopt;
   const PlainValue states = read_state(join_path(folder_, random_file(rank)), /*skip_numpy=*/true);
-  const PlainValue* const step = states.as_dict().find("step");  // old versions had none
+  const PlainValue* const step = states.as_dict().find("step");  // old versions did not save it
   return step == nullptr ? std::nullopt : std::optional(step->as_int());
 }
 

@@ -42,7 +42,7 @@ PlainValue read_dict(const std::string& path, const char* expected) {
                            .got = "a Python " + std::string(format::name_of(value.kind()))});
 }
 
-// Whatever goes wrong with the content, the message says which file it is of.
+// Adds the name of the file to any error about its content.
 template <class F>
 void naming(const std::string& path, F&& load) {
   try {
@@ -52,7 +52,7 @@ void naming(const std::string& path, F&& load) {
   }
 }
 
-// --- Optimizers -----------------------------------------------------------------------------------
+// --- Optimizers ----------------------------------------------------------------------------------
 
 // "state.3.exp_avg" and "state.3.old_dirs.7".
 struct StatePath {
@@ -84,7 +84,7 @@ StatePath split_path(const std::string& path) {
 PlainValue python_group(const json& group) {
   PlainValue converted = plain_value(group);
   PlainDict& dict = std::get<PlainDict>(converted.content());
-  // A tuple in Python, and the one thing where it could matter to a program.
+  // A tuple in Python, and the only one where the difference could matter to a program.
   if (PlainValue* const betas = dict.find("betas")) {
     *betas = format::PlainTuple{.items = betas->as_list()};
   }
@@ -137,7 +137,7 @@ void load_python_optimizer(torch::optim::Optimizer& optimizer, const optim::Para
   });
 }
 
-// --- Scalers --------------------------------------------------------------------------------------
+// --- Scalers -------------------------------------------------------------------------------------
 
 void save_python_scaler(const GradScaler& scaler, const std::string& path) {
   const json state = scaler.state_dict();

@@ -33,7 +33,8 @@ class TreeReader {
  public:
   TreeReader(const std::string& where, NamedState* tree) : where_(where), tree_(tree) {}
 
-  // Nothing in the tree for a tensor that was put aside: then `is_tensor` becomes true.
+  // A tensor that is moved to the tensors leaves nothing in the tree; `is_tensor` becomes true
+  // then.
   json read(const PlainValue& value, const std::string& path, bool& is_tensor) {
     using Kind = PlainValue::Kind;
     switch (value.kind()) {
@@ -84,7 +85,8 @@ class TreeReader {
       bool is_tensor = false;
       json value = read(item.value, below(path, key), is_tensor);
       if (is_tensor) continue;
-      if (!dict.emplace(key, std::move(value)).second) refuse(path, "the key " + key + " twice");
+      if (!dict.emplace(key, std::move(value)).second)
+        refuse(path, "the key " + key + " more than once");
     }
     return dict;
   }
@@ -104,7 +106,7 @@ class TreeReader {
   std::string key_of(const PlainValue& key, const std::string& path) const {
     if (key.kind() == PlainValue::Kind::string) return key.as_string();
     if (key.kind() == PlainValue::Kind::integer) return std::to_string(key.as_int());
-    refuse(path, "a key that is a " + std::string(format::name_of(key.kind())));
+    refuse(path, "a key of type " + std::string(format::name_of(key.kind())));
   }
 
   static std::string below(const std::string& path, const std::string& key) {
@@ -114,7 +116,7 @@ class TreeReader {
   [[noreturn]] void refuse(const std::string& path, const std::string& got) const {
     throw Error(ErrorDetails{
         .problem = where_ + " has something unexpected" + (path.empty() ? "" : " at " + path),
-        .expected = "numbers, texts, lists, and dicts with texts or whole numbers as keys",
+        .expected = "numbers, strings, lists, and dicts with strings or integers as keys",
         .got = got});
   }
 
@@ -127,19 +129,20 @@ class TreeReader {
 at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where) {
   const auto type = archive_type(tensor.dtype);
   if (!type) {
-    throw Error(ErrorDetails{.problem = where + " has a tensor of a type that torch lacks",
-                             .got = tensor.dtype});
+    throw Error(
+        ErrorDetails{.problem = where + " has a tensor of a type that torch does not support",
+                     .got = tensor.dtype});
   }
   const auto options = at::TensorOptions().dtype(*type);
   if (tensor.numel() == 0) return at::empty_strided(tensor.shape, tensor.strides, options);
   const auto offset = static_cast<std::size_t>(tensor.storage_offset) * c10::elementSize(*type);
-  // from_blob takes a pointer that may be written to, which the header forbids.
+  // from_blob takes a non-const pointer; the header forbids writing to the tensor.
   auto* const begin = const_cast<std::byte*>(tensor.storage->bytes().data()) + offset;
   const at::Tensor view = at::from_blob(
       begin, tensor.shape, tensor.strides, [storage = tensor.storage](void*) {}, options);
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(begin) % c10::elementSize(*type) == 0;
   if (is_aligned) return view;
-  // Files that other programs wrote may have their bytes anywhere.
+  // Files written by other programs may not align their data.
   std::vector<std::byte> buffer;
   const auto rows = format::row_major_bytes(tensor, buffer);
   const at::Tensor copy = at::empty(tensor.shape, options);
@@ -150,16 +153,17 @@ at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where) 
 void require_plain(const at::Tensor& tensor, const std::string& where) {
   std::string got;
   if (!tensor.defined() || tensor.is_meta()) {
-    got = "one without data";
+    got = "a tensor without data";
   } else if (tensor.layout() != at::kStrided) {
-    got = "one whose layout is " + c10::str(tensor.layout());
+    got = "a tensor with the layout " + c10::str(tensor.layout());
   } else if (!archive_type_name(tensor.scalar_type())) {
-    got = std::string("one of the type ") + c10::toString(tensor.scalar_type());
+    got = std::string("a tensor of type ") + c10::toString(tensor.scalar_type());
   }
   if (!got.empty()) {
-    throw Error(ErrorDetails{.problem = where + " cannot be saved",
-                             .expected = "a dense tensor of a type that Python's torch.save knows",
-                             .got = got});
+    throw Error(
+        ErrorDetails{.problem = where + " cannot be saved",
+                     .expected = "a dense tensor of a type that Python's torch.save supports",
+                     .got = got});
   }
 }
 

@@ -23,11 +23,12 @@ uint64_t stored_bytes(const at::Tensor& tensor, const SaveModelOptions& options)
          c10::elementSize(checkpoint::stored_type(tensor, options.dtype));
 }
 
-// The tensors that go into files; which of them share memory matters where all names are stored.
+// Plans which tensors go into which file. Which tensors share memory matters if all names are
+// stored.
 format::ShardPlan plan_shards(const StateDict& stored,
                               const std::map<std::string, std::string>& aliases,
                               const format::ShardNaming& naming, const SaveModelOptions& options) {
-  std::unordered_map<std::string, uint64_t> storages;  // of names that have or are aliases
+  std::unordered_map<std::string, uint64_t> storages;  // by names that have or are aliases
   for (const auto& [alias, kept] : aliases) {
     const uint64_t number = storages.try_emplace(kept, storages.size()).first->second;
     storages.emplace(alias, number);
@@ -53,7 +54,7 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
       options.safe_serialization
           ? format::ShardNaming{}
           : format::ShardNaming{.stem = "pytorch_model", .extension = ".bin"};
-  // Python's own format can say that two names share their memory.
+  // Python's own format can express that two names share their memory.
   const StateDict& stored = options.safe_serialization ? distinct.kept : state;
   const auto plan = plan_shards(stored, distinct.aliases, naming, options);
   SavedModel saved{.total_size = plan.total_size};
@@ -79,7 +80,7 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
 
 SavedModel save_model(const StateDict& state, const std::string& folder,
                       const SaveModelOptions& options) {
-  format::parse_byte_size(options.max_shard_size);  // an Error before anything happens
+  format::parse_byte_size(options.max_shard_size);  // throws before anything happens
   for (const auto& item : state)
     checkpoint::require_storable(item.key(), item.value(), options.dtype);
   const std::string saving = checkpoint::begin_model(folder);

@@ -29,7 +29,7 @@ std::vector<std::string> names_in(const StateDict& tensors) {
   return names;
 }
 
-// A file of torch.save; nothing if it holds something else than tensors.
+// Tensors of a file of torch.save; nothing if it holds anything else.
 std::optional<StateDict> tensors_in(const PlainValue& content, const std::string& path) {
   StateDict tensors;
   if (content.kind() == PlainValue::Kind::tensor) {
@@ -62,10 +62,10 @@ StateDict tensors_in(const checkpoint::WeightFile& file) {
   for (const checkpoint::WeightTensor& stored : file.tensors()) {
     const auto type = checkpoint::archive_type(stored.dtype);
     if (!type) {
-      throw Error(ErrorDetails{
-          .problem =
-              file.path() + " has a tensor of a type that torch lacks, '" + stored.name + "'",
-          .got = stored.dtype});
+      throw Error(ErrorDetails{.problem = file.path() +
+                                          " has a tensor of a type that torch does not support, '" +
+                                          stored.name + "'",
+                               .got = stored.dtype});
     }
     const at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(*type));
     copies.push_back({&file, &stored, tensor});
@@ -111,18 +111,18 @@ void save(const at::Tensor& tensor, const std::string& path, const SaveTensorsOp
 
 StateDict load_tensors(const std::string& path) {
   if (!path_exists(path)) {
-    throw Error(ErrorDetails{.problem = "There is no file " + path,
-                             .expected = "safetensors, or a file of torch.save"});
+    throw Error(ErrorDetails{.problem = "No such file: " + path,
+                             .expected = "a file of safetensors or torch.save"});
   }
   const bool is_archive = !path.ends_with(".safetensors") &&
                           format::kind_of_archive(path) == format::ArchiveKind::python_state;
   if (!is_archive) return tensors_in(*checkpoint::open_weight_file(path));
   const PlainValue content = format::read_torch_archive(path);
   if (auto tensors = tensors_in(content, path)) return std::move(*tensors);
-  throw Error(ErrorDetails{.problem = path + " has other things than tensors",
-                           .expected = "a tensor, or a dict of tensors by name",
+  throw Error(ErrorDetails{.problem = path + " contains more than tensors",
+                           .expected = "a tensor or a dict of tensors by name",
                            .got = "a Python " + std::string(format::name_of(content.kind())),
-                           .hint = "save the tensors alone in Python"});
+                           .hint = "save only the tensors in Python"});
 }
 
 }  // namespace accelerant

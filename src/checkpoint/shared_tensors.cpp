@@ -12,7 +12,7 @@ using View = std::tuple<const void*, c10::ScalarType, std::vector<int64_t>, std:
 View view_of(const at::Tensor& tensor) {
   return {tensor.const_data_ptr(), tensor.scalar_type(), tensor.sizes().vec(),
           tensor.strides().vec(),
-          // The same memory, and yet other numbers.
+          // The same memory, but different numbers.
           tensor.is_conj(), tensor.is_neg()};
 }
 

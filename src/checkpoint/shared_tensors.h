@@ -9,16 +9,16 @@
 
 namespace accelerant::checkpoint {
 
-// The names of each tensor, in the order of the state. Tensors are the same if they are the same
-// piece of memory seen in the same way; those that merely overlap are not.
+// The names of each tensor, in the order of the state. Tensors are the same if they view the same
+// memory in the same way; tensors that merely overlap are not.
 std::vector<std::vector<std::string>> names_of_each(const StateDict& state);
 
 struct DistinctTensors {
   StateDict kept = StateDict();                     // each tensor once, in the order of the state
-  std::map<std::string, std::string> aliases = {};  // every other name -> the one that was kept
+  std::map<std::string, std::string> aliases = {};  // every other name -> the kept name
 };
 
-// Of several names the alphabetically first is kept, as in Python's safetensors.
+// Keeps the alphabetically first of several names, like Python's safetensors.
 DistinctTensors distinct_tensors(const StateDict& state);
 
 }  // namespace accelerant::checkpoint

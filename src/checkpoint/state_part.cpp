@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kMostJsonBytes = std::size_t{1} << 30;
 
-// Stands for a number that JSON lacks: {"$number": "inf"}.
+// Represents a number that JSON lacks: {"$number": "inf"}.
 constexpr const char* kNumber = "$number";
 
 nlohmann::json with_numbers_as_text(const nlohmann::json& value) {
@@ -60,15 +60,15 @@ nlohmann::json read_json(const std::string& path) {
   }
 }
 
-// In the file itself, unless its place there is not one for elements of its type.
+// A view of the file itself, unless its bytes are not aligned for the type.
 at::Tensor tensor_in(const std::shared_ptr<const format::SafetensorsFile>& file,
                      const format::TensorInfo& info) {
   const auto type = torch_dtype(info.dtype);
   if (!type) {
     throw Error(ErrorDetails{
         .problem = file->label() + " cannot be loaded",
-        .expected = "types that torch has",
-        .got = "'" + info.name + "' of the type " + std::string(format::dtype_name(info.dtype))});
+        .expected = "types that torch supports",
+        .got = "'" + info.name + "' of type " + std::string(format::dtype_name(info.dtype))});
   }
   const std::span<const std::byte> bytes = file->view(info.name);
   const auto address = reinterpret_cast<std::uintptr_t>(bytes.data());

@@ -1,5 +1,5 @@
-// A piece of a checkpoint: its values go to `<name>.json`, its tensors to `<name>.safetensors`; an
-// empty object, and no tensors, have no file.
+// A part of a checkpoint. Its values go to `<name>.json`, its tensors to `<name>.safetensors`;
+// without values or tensors, that file is omitted.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,25 @@
 namespace accelerant::checkpoint {
 
 struct StatePart {
-  std::string name = {};  // with "/" for a sub-folder
+  std::string name = {};  // with "/" for a subfolder
   NamedState state = {};
 };
 
-// The bytes of its tensors.
+// The size of its tensors.
 uint64_t tensor_bytes(const StatePart& part);
 
-// An Error if a tensor of it cannot be stored.
+// Throws Error if one of its tensors cannot be stored.
 void require_storable(const StatePart& part);
 
-// Writes its files and adds them to `records`. Tensors of several names are written once.
+// Writes its files and adds them to `records`. Tensors with several names are written once.
 void write_part(const StatePart& part, const CheckpointFolder& folder,
                 std::map<std::string, FileRecord>& records);
 
-// Whether the manifest has files of that part.
+// Whether the manifest lists files of that part.
 bool has_part(const Manifest& manifest, const std::string& name);
 
-// The part of a checkpoint; what has no file is empty. The tensors lie in the file, which is
-// mapped: they are to be read, not written, and the file must not be changed while they are alive.
+// Reads the part of a checkpoint; parts without a file are empty. The tensors are views of the
+// mapped file: do not write to them, and do not change the file while they are alive.
 NamedState read_part(const std::string& folder, const Manifest& manifest, const std::string& name);
 
 }  // namespace accelerant::checkpoint

@@ -24,8 +24,7 @@ class Alone final : public Agreement {
   std::string announce(const std::string& text) override { return text; }
 };
 
-// What processes tell each other: {"error": "..."} or something good. Texts of errors may hold
-// anything.
+// A message between processes: {"error": "..."}, or a result. Error texts may hold any bytes.
 std::string to_text(const json& message) {
   return message.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -36,9 +35,9 @@ std::string failure_in(const json& answer) {
   return answer.contains("error") ? answer.at("error").get<std::string>() : "";
 }
 
-// Runs f, and what it throws becomes what is told.
+// Runs f and returns its message; an exception becomes an error message.
 template <class F>
-std::string told(F&& f) {
+std::string message_of(F&& f) {
   try {
     return to_text(f());
   } catch (const std::exception& error) {
@@ -116,7 +115,7 @@ void StateSaver::save_in_background(SaveRequest request) {
     const auto span = timeline_->span("copy for checkpoint", "save");
     request.parts = job->snapshot->take(request.parts);
   } catch (const std::exception& error) {
-    // The other processes count on this one to take part.
+    // The other processes rely on this one to take part.
     request.failure = error.what();
     request.parts.clear();
   }
@@ -125,7 +124,7 @@ void StateSaver::save_in_background(SaveRequest request) {
     try {
       thread_ = std::thread([this] { run_jobs(); });
     } catch (const std::system_error&) {
-      // Late is better than not at all.
+      // Better late than not at all.
       job->snapshot->wait_until_copied();
       run(job->request);
       return;
@@ -149,7 +148,7 @@ void StateSaver::wait_for_jobs(std::size_t most) {
     changed_.wait(lock, [&] { return job->done; });
     jobs_.pop_front();
     if (!job->error) continue;
-    lock.unlock();  // if nobody catches it, the other saves are waited for
+    lock.unlock();  // an uncaught exception waits for the other saves
     std::rethrow_exception(job->error);
   }
 }
@@ -162,7 +161,7 @@ void StateSaver::finish_before_end() noexcept {
   };
   if (!all_done()) {
     log(LogLevel::warning,
-        "an exception ends this process; the checkpoint under way is saved first");
+        "an exception ends this process; the checkpoint in progress is saved first");
   }
   changed_.wait(lock, all_done);
   for (const auto& job : jobs_) {
@@ -207,7 +206,7 @@ void StateSaver::run(const SaveRequest& request) {
   const bool is_first = agreement_->rank() == 0;
   std::string begun;
   if (is_first) {
-    begun = told([&] {
+    begun = message_of([&] {
       try {
         CheckpointFolder(request.path, request.existing).begin();
       } catch (const std::exception& error) {
@@ -230,12 +229,12 @@ void StateSaver::run(const SaveRequest& request) {
   if (const std::string what = failure_in(verdict); !what.empty()) throw Error(what);
 }
 
-// The first process may end after a save, and with it what the others are told through.
+// The first process may end after a save, and the channel to the others with it.
 void StateSaver::await_readers() { agreement_->collect(""); }
 
 std::string StateSaver::write(const SaveRequest& request, const CheckpointFolder& folder) const {
   if (!request.failure.empty()) return failure(request.failure);
-  return told([&] {
+  return message_of([&] {
     std::map<std::string, FileRecord> records;
     for (const StatePart& part : request.parts) write_part(part, folder, records);
     return json{{"files", to_json(records)}};
@@ -246,7 +245,7 @@ std::string StateSaver::conclude(const SaveRequest& request, const CheckpointFol
                                  const std::vector<std::string>& answers) const {
   std::string failed = failures_in(answers);
   if (failed.empty()) {
-    const json committed = json::parse(told([&] {
+    const json committed = json::parse(message_of([&] {
       Manifest manifest{.content = request.content};
       for (const std::string& text : answers) {
         const json answer = json::parse(text);
@@ -268,8 +267,8 @@ std::string StateSaver::conclude(const SaveRequest& request, const CheckpointFol
     try {
       prune(folder_of(folder.path()), *request.total_limit);
     } catch (const std::exception& error) {
-      // The new checkpoint is there all the same.
-      log(LogLevel::warning, std::string("old checkpoints could not be removed: ") + error.what());
+      // The new checkpoint exists regardless.
+      log(LogLevel::warning, std::string("cannot remove old checkpoints: ") + error.what());
     }
   }
   return to_text(json::object());

@@ -1,8 +1,9 @@
-// Writes the checkpoints of a run, at once or in the background, by all of its processes together.
+// Writes the checkpoints of a run, synchronously or in the background, together with all of its
+// processes.
 //
-// Of a checkpoint every process writes its own parts. The first process makes the folder, and when
-// all have written, it gives the folder its name; then all know that the checkpoint is there, or
-// all get the same Error.
+// Every process writes its own parts. The first process creates the folder and, once all have
+// written, gives it its name. Then either all processes know that the checkpoint exists, or all get
+// the same Error.
 #pragma once
 
 #include <condition_variable>
@@ -27,76 +28,76 @@ class Timeline;
 
 namespace accelerant::checkpoint {
 
-// How the processes of a run exchange texts about a save. All call it in the same order; not from
-// two threads at once. An Accelerator's is a dist::SideChannel, so it works in the background while
-// gradients are exchanged. A process that cannot even make its parts takes part all the same, with
-// its failure: otherwise the others would wait for it.
+// How the processes of a run exchange texts about a save. All must call it in the same order, and
+// never from two threads at once. An Accelerator uses a dist::SideChannel, so it works in the
+// background while gradients are exchanged. A process that cannot create its parts still takes
+// part, and reports its failure: otherwise the others would wait for it.
 class Agreement {
  public:
   virtual ~Agreement() = default;
 
   virtual int64_t rank() const = 0;
 
-  // Whether there are other processes.
+  // Whether there are no other processes.
   virtual bool is_alone() const = 0;
 
-  // The first process gets the texts of all, by rank; the others nothing.
+  // The first process gets the texts of all, by rank; the others get nothing.
   virtual std::vector<std::string> collect(const std::string& mine) = 0;
 
-  // All get the text of the first process.
+  // All processes get the text of the first one.
   virtual std::string announce(const std::string& text) = 0;
 };
 
-// For one process.
+// For a single process.
 std::unique_ptr<Agreement> agreement_with_nobody();
 
 struct SaveRequest {
-  // Where the checkpoint is to be. What the first process says counts.
+  // Where to save the checkpoint. The first process's value counts.
   std::string path = {};
 
-  // What to do with a checkpoint that is there already.
+  // What to do if a checkpoint already exists there.
   Existing existing = Existing::refuse;
 
   // What this process writes.
   std::vector<StatePart> parts = {};
 
-  // Why this process cannot save; then nobody does. Empty: it can.
+  // Why this process cannot save; then no process does. Empty: it can.
   std::string failure = {};
 
-  // For the manifest, from the first process.
+  // For the manifest; the first process's value counts.
   nlohmann::json content = nlohmann::json::object();
 
-  // How many checkpoints are to be left beside each other when this one is safe. Default: all.
+  // How many checkpoints to keep once this one is safe. Default: all.
   std::optional<int64_t> total_limit = std::nullopt;
 };
 
 class StateSaver {
  public:
-  // What is saved, and when, goes to the timeline while it is on.
+  // Saves are recorded in the timeline while it is on.
   StateSaver(std::unique_ptr<Agreement> agreement, std::shared_ptr<Timeline> timeline);
 
-  // Waits for saves in the background. Their Errors, if nobody has got them, are logged. The same
-  // is done before an exception that nobody catches ends the process, unless there are others:
-  // those must hear of it at once.
+  // Waits for background saves and logs their Errors, unless they were already thrown. The same
+  // happens before an uncaught exception ends the process, unless there are other processes: those
+  // must learn of it at once.
   ~StateSaver();
   StateSaver(const StateSaver&) = delete;
   StateSaver& operator=(const StateSaver&) = delete;
 
-  // Returns when the checkpoint is safe. Waits for saves in the background first; their Error is
-  // thrown when this one is safe.
+  // Returns once the checkpoint is safe. Waits for background saves first, but throws their Error
+  // only after this one is safe.
   void save(const SaveRequest& request);
 
-  // Copies the tensors and returns. At most two saves are under way: a third waits for the first,
-  // and throws its Error. That is the same in all processes, however fast each of them writes.
+  // Copies the tensors and returns. At most two saves are in progress: a third waits for the first,
+  // and throws its Error. This holds in all processes alike, however fast each of them writes.
   void save_in_background(SaveRequest request);
 
-  // Waits for all saves in the background. Throws the first Error that nobody has got.
+  // Waits for all background saves. Throws the first Error that was not thrown yet.
   void wait();
 
  private:
   static constexpr std::size_t kSnapshots = 2;
 
-  // A save in the background.
+  // A background save.
   struct Job {
     SaveRequest request = {};
     HostSnapshot* snapshot = nullptr;
@@ -111,7 +112,7 @@ class StateSaver {
   std::string write(const SaveRequest& request, const CheckpointFolder& folder) const;
   std::string conclude(const SaveRequest& request, const CheckpointFolder& folder,
                        const std::vector<std::string>& answers) const;
-  // Until no more than this many jobs are left. Throws the error of one that is taken off.
+  // Waits until at most this many jobs are left. Throws the error of a job that it removes.
   void wait_for_jobs(std::size_t most);
 
   std::unique_ptr<Agreement> agreement_;
@@ -121,9 +122,9 @@ class StateSaver {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Job>> jobs_;  // begun and not yet waited for, in their order
+  std::deque<std::shared_ptr<Job>> jobs_;  // started and not yet waited for, in order
   bool stopping_ = false;
-  std::thread thread_;  // started with the first job
+  std::thread thread_;  // started by the first job
   std::optional<BeforeEnd> before_end_;
 };
 

@@ -10,7 +10,7 @@ namespace {
 using c10::ScalarType;
 using format::DType;
 
-// The archives of torch have two types that safetensors lacks.
+// torch's archives have two types that safetensors lacks.
 constexpr const char* kComplexHalf = "C32";
 constexpr const char* kComplexDouble = "C128";
 

@@ -24,21 +24,21 @@ void require_storable(const std::string& name, const at::Tensor& tensor,
   if (!tensor.defined() || tensor.is_meta()) {
     got = "a tensor without data";
   } else if (tensor.layout() != at::kStrided) {
-    got = "a tensor whose layout is " + c10::str(tensor.layout());
+    got = "a tensor with the layout " + c10::str(tensor.layout());
   } else if (!format_dtype(stored_type(tensor, dtype))) {
-    got = std::string("a tensor of the type ") + c10::toString(stored_type(tensor, dtype));
+    got = std::string("a tensor of type ") + c10::toString(stored_type(tensor, dtype));
   } else {
     return;
   }
   throw Error(ErrorDetails{.problem = "The tensor '" + name + "' cannot be saved",
-                           .expected = "a dense tensor of a type that safetensors has",
+                           .expected = "a dense tensor of a type that safetensors supports",
                            .got = got});
 }
 
 void write_safetensors(const std::vector<std::string>& names, const StateDict& state,
                        const std::map<std::string, std::string>& aliases,
                        std::optional<c10::ScalarType> dtype, format::ByteSink& sink) {
-  // "pt" is what makes Python's libraries accept the file.
+  // Python's libraries accept the file only with "pt".
   format::Metadata metadata = {{"format", "pt"}};
   std::vector<format::TensorToWrite> tensors;
   for (const std::string& name : names) {
@@ -60,7 +60,7 @@ void write_safetensors(const std::vector<std::string>& names, const StateDict& s
 void write_archive(const std::vector<std::string>& names, const StateDict& state,
                    const std::map<std::string, std::string>& aliases,
                    std::optional<c10::ScalarType> dtype, format::ByteSink& sink) {
-  std::unordered_map<std::string, format::PlainTensor> written;  // by the name that is kept
+  std::unordered_map<std::string, format::PlainTensor> written;  // by the kept name
   format::PlainDict dict;
   dict.kind = format::PlainDictKind::ordered;
   for (const std::string& name : names) {

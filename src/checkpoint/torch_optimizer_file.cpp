@@ -1,13 +1,14 @@
-// Optimizers that torch::save of C++ wrote. Their file is an archive of TorchScript: modules
-// without code, whose attributes are
+// Reads optimizers that C++'s torch::save wrote. The file is a TorchScript archive: modules without
+// code, whose attributes are
 //
 //   pytorch_version  "1.5.0"
 //   state            {"<address>": {"step": 3, "exp_avg": tensor, ...}}
-//   param_groups     {"param_groups/size": tensor, "param_groups/0": {"params/size": tensor, "params/0": "<address>",
-//                     "options": {"lr": 0.1, ...}}}
+//   param_groups     {"param_groups/size": tensor,
+//                     "param_groups/0": {"params/size": tensor, "params/0": "<address>",
+//                                        "options": {"lr": 0.1, ...}}}
 //
-// where an address is that of a parameter in the process that saved. Options and fields have the
-// names of Python.
+// An address is that of a parameter in the process that saved. Options and fields have Python's
+// names.
 #include <ATen/core/Tensor.h>
 
 #include <torch/optim/optimizer.h>
@@ -35,7 +36,7 @@ class TorchOptimizerReader {
     const PlainValue file = format::read_module_archive(path_);
     python_.values = json{{"state", json::object()}, {"param_groups", json::array()}};
     try {
-      file.at("pytorch_version");  // older ones have another form
+      file.at("pytorch_version");  // older files have another form
       const PlainValue& groups = file.at("param_groups");
       for (int64_t g = 0; g < size_of(groups, "param_groups"); ++g) {
         read_group(element_of(groups, "param_groups", g), file.at("state"));
@@ -43,7 +44,7 @@ class TorchOptimizerReader {
     } catch (const Error& error) {
       throw Error(ErrorDetails{
           .problem = path_ + " cannot be loaded",
-          .expected = "a file of torch::save(optimizer, path) in C++, since libtorch 1.5",
+          .expected = "a file written by C++'s torch::save(optimizer, path), since libtorch 1.5",
           .got = error.what()});
     }
     return std::move(python_);
@@ -57,7 +58,7 @@ class TorchOptimizerReader {
   int64_t size_of(const PlainValue& list, const std::string& name) const {
     const at::Tensor size = checkpoint::view_of(list.at(name + "/size").as_tensor(), path_);
     if (size.numel() != 1 || size.scalar_type() != at::kLong) {
-      throw Error("'" + name + "/size' is not a whole number");
+      throw Error("'" + name + "/size' is not an integer");
     }
     return size.item<int64_t>();
   }

@@ -1,6 +1,6 @@
-// What data-parallel training needs of libtorch and its versions have different: a collective,
-// nodes of the autograd graph, and the Reducer. Costs as much as c10d's headers, so only few
-// sources include it.
+// What data-parallel training needs from libtorch and differs between its versions: a collective,
+// nodes of the autograd graph, and the Reducer. Including it costs as much as c10d's headers, so
+// only few sources do.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -20,7 +20,7 @@
 
 namespace accelerant::compat {
 
-// Another name since 2.13.
+// Renamed in 2.13.
 inline c10::intrusive_ptr<c10d::Work> all_gather_single(c10d::ProcessGroup& group,
                                                         at::Tensor& output, at::Tensor& input) {
 #if ACCELERANT_TORCH_AT_LEAST(2, 13)
@@ -30,7 +30,7 @@ inline c10::intrusive_ptr<c10d::Work> all_gather_single(c10d::ProcessGroup& grou
 #endif
 }
 
-// Nodes of the autograd graph are held by another kind of pointer since 2.13.
+// Since 2.13, a different kind of pointer holds nodes of the autograd graph.
 template <class Node>
 auto make_node() {
 #if ACCELERANT_TORCH_AT_LEAST(2, 13)
@@ -40,10 +40,10 @@ auto make_node() {
 #endif
 }
 
-// What the constructor of the Reducer takes, which changes from version to version.
+// The arguments of the Reducer's constructor, which changes from version to version.
 struct ReducerArguments {
   std::vector<at::Tensor> parameters;
-  // Indices of parameters, in the order they are exchanged.
+  // Indices of parameters, in the order in which they are exchanged.
   std::vector<std::vector<size_t>> buckets;
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   std::vector<bool> sparse_gradients;
@@ -51,26 +51,26 @@ struct ReducerArguments {
   int64_t first_bucket_bytes = 0;
   bool find_unused_parameters = false;
   bool gradient_as_bucket_view = false;
-  bool batched_grad_copy = false;  // from libtorch 2.12 on
+  bool batched_grad_copy = false;  // since libtorch 2.12
   std::unordered_map<size_t, std::string> names;
 };
 
-// What the Reducer has learnt from the iterations there were. Parameters are indices.
+// What the Reducer has learnt from past iterations. Parameters are given by index.
 struct LearntOrder {
   std::vector<std::vector<size_t>> buckets = {};
-  bool is_rebuilt = false;  // into these buckets, which stay
-  // Of gradients, from which buckets are to be made before the next forward.
+  bool is_rebuilt = false;  // the buckets are final
+  // The order in which gradients arrived; buckets are built from it before the next forward.
   std::vector<size_t> arrival = {};
 };
 
-// Of a static graph, in its first iteration.
+// What the first iteration of a static graph has shown.
 struct LearntGraph {
-  std::vector<int> uses = {};      // of each parameter in this process
-  std::vector<bool> is_used = {};  // each parameter, by any process
+  std::vector<int> uses = {};      // uses of each parameter in this process
+  std::vector<bool> is_used = {};  // whether any process uses each parameter
 };
 
-// The Reducer of libtorch. Also tells where an iteration stands, which the Reducer itself keeps for
-// its children.
+// libtorch's Reducer, which also exposes the state of an iteration that the base class keeps
+// protected.
 class Reducer : public c10d::Reducer {
  public:
   explicit Reducer(ReducerArguments a)
@@ -92,8 +92,8 @@ class Reducer : public c10d::Reducer {
     hook_ = hook;
   }
 
-  // Exchanges all buckets at the end of a static graph's first iteration. The Reducer calls each of
-  // them the first to the hook then, which is put right here.
+  // Exchanges all buckets at the end of a static graph's first iteration. The base class tells the
+  // hook that each of them is the first bucket; this corrects the index.
   void delay_all_reduce() {
     delayed_ = 0;
     try {
@@ -105,26 +105,26 @@ class Reducer : public c10d::Reducer {
     delayed_.reset();
   }
 
-  // Ends what run_comm_hook() began, as the Reducer itself does at the end of backward: a hook may
-  // exchange more when it is asked for its result. For all buckets, in their order.
+  // Finishes what run_comm_hook() began, as the Reducer itself does at the end of backward: a hook
+  // may exchange more when asked for its result. Call it for all buckets, in order.
   void finish_comm_hook(c10::ivalue::Future& begun) {
     begun.waitAndThrow();
     if (hook_ != nullptr) hook_->parseHookResult(begun.value());
   }
 
-  // From prepare_for_backward() until all gradients are reduced.
+  // True from prepare_for_backward() until all gradients are reduced.
   bool is_armed() const {
     const std::lock_guard lock(mutex_);
     return expect_autograd_hooks_;
   }
 
-  // Takes prepare_for_backward() back, before any gradient has come.
+  // Undoes prepare_for_backward(), before any gradient has arrived.
   void disarm() {
     const std::lock_guard lock(mutex_);
     expect_autograd_hooks_ = false;
   }
 
-  // Whether rebuild_buckets() would do anything: once, after the first backward.
+  // Whether rebuild_buckets() would do anything, which it does once, after the first backward.
   bool rebuild_is_due() const {
     const std::lock_guard lock(mutex_);
     return should_rebuild_buckets() && !rebuilt_params_.empty();
@@ -136,24 +136,23 @@ class Reducer : public c10d::Reducer {
     return !should_rebuild_buckets();
   }
 
-  // Whether gradients are added up there, and then exchanged.
+  // Whether gradients are accumulated, and then exchanged, on this stream.
   bool is_on_stream(const c10::Stream& stream) const {
     const std::lock_guard lock(mutex_);
     return std::ranges::all_of(grad_accumulators_,
                                [&](const auto& node) { return node->stream() == stream; });
   }
 
-  // Notes the order of gradients from the backward that comes now. Two of them before the buckets
-  // are made anew would note every parameter twice.
+  // Starts recording the order of gradients with the next backward. Two backwards before the
+  // buckets are rebuilt would record every parameter twice.
   void note_order_from_here() {
     const std::lock_guard lock(mutex_);
     rebuilt_params_.clear();
     rebuilt_param_indices_.clear();
   }
 
-  // Counts the uses of parameters in a static graph from the backward that comes now. Those before,
-  // which were not to be reduced, are counted by the Reducer too, and it would wait for as many
-  // later.
+  // Starts counting the uses of parameters in a static graph with the next backward. The Reducer
+  // also counts earlier backwards that were not to be reduced, and would later wait for as many.
   void count_uses_from_here() {
     const std::lock_guard lock(mutex_);
     for (auto& [index, count] : numGradHooksTriggeredMap_) count = 0;
@@ -161,7 +160,7 @@ class Reducer : public c10d::Reducer {
     first_autograd_hook_called_ = false;
   }
 
-  // Some gradients of the iteration have come, others have not.
+  // Some gradients of the iteration have arrived, others have not.
   bool is_unfinished() const {
     const std::lock_guard lock(mutex_);
     return require_finalize_;
@@ -179,15 +178,15 @@ class Reducer : public c10d::Reducer {
     return learnt;
   }
 
-  // For a Reducer that was made with the buckets.
+  // For a Reducer that was created with these buckets.
   void restore_order(const LearntOrder& learnt) {
     const std::lock_guard lock(mutex_);
     has_rebuilt_bucket_ = learnt.is_rebuilt;
     for (const size_t index : learnt.arrival) push_rebuilt_params(index);
   }
 
-  // Parameters whose gradients are parts of buckets. The Reducer divides these; others it
-  // multiplies by the inverse, unless it copies them in batches, which it divides as a whole.
+  // Parameters whose gradients are parts of buckets. The Reducer divides these. It multiplies other
+  // gradients by the inverse, unless it copies them in batches, which it divides as a whole.
   std::vector<size_t> gradients_in_buckets() const {
     const std::lock_guard lock(mutex_);
     std::vector<size_t> found;
@@ -208,13 +207,14 @@ class Reducer : public c10d::Reducer {
     for (size_t i = 0; i < params_.size(); ++i) {
       const auto uses = numGradHooksTriggeredMap_.find(i);
       learnt.uses.push_back(uses == numGradHooksTriggeredMap_.end() ? 0 : uses->second);
-      // Where a parameter is unused in this process, what the others said has been waited for.
+      // If a parameter is unused in this process, the Reducer has already waited for the other
+      // processes' answers.
       learnt.is_used.push_back(local_used_map_[static_cast<int64_t>(i)].item<int>() != 0);
     }
     return learnt;
   }
 
-  // For a Reducer of a static graph that has had no iteration yet: its first is done.
+  // For a Reducer of a static graph before its first iteration: marks the first iteration as done.
   void restore_graph(const LearntGraph& learnt) {
     const std::lock_guard lock(mutex_);
     unused_parameters_.clear();

@@ -17,7 +17,7 @@ namespace accelerant::compat {
 
 namespace {
 
-// False if it was not begun, or has ended already.
+// Returns false if it has not begun, or has already ended.
 bool succeeds(const std::function<void()>& end) {
   try {
     end();
@@ -27,7 +27,7 @@ bool succeeds(const std::function<void()>& end) {
   }
 }
 
-// Until torch 2.12 a generator has a flag of its own, and refuses to work while it is set.
+// Up to torch 2.12 a generator has its own flag, and refuses to work while it is set.
 template <class State>
 void end_capture_of(State& generator) {
   if constexpr (requires { generator.capturing_; }) generator.capturing_ = false;
@@ -35,8 +35,8 @@ void end_capture_of(State& generator) {
 
 }  // namespace
 
-// torch's own, which leaves the allocator and the generator in the middle of a capture when it
-// fails.
+// Extends torch's class, which leaves the allocator and the generator in the middle of a capture
+// when it fails.
 struct CudaGraph::Impl : at::cuda::CUDAGraph {
   bool is_valid() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -44,18 +44,18 @@ struct CudaGraph::Impl : at::cuda::CUDAGraph {
            status == cudaStreamCaptureStatusActive;
   }
 
-  // After a failure anywhere from capture_begin() to the end of capture_end().
+  // Call it after a failure anywhere from capture_begin() to the end of capture_end().
   void give_up(bool has_begun) {
     cudaGraph_t captured = nullptr;
     if (cudaStreamEndCapture(capture_stream_, &captured) == cudaSuccess && captured != nullptr) {
       C10_CUDA_CHECK_WARN(cudaGraphDestroy(captured));
     }
-    cudaGetLastError();  // forgets that of the stream, which the next call would report
+    cudaGetLastError();  // clears the stream's error, which the next call would report
     const bool has_pool = succeeds(
         [&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(capture_dev_, mempool_id_); });
     succeeds([&] { at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(mempool_id_); });
     for (auto& [generator, increment] : captured_generator_states_) end_capture_of(*generator);
-    if (has_begun || has_pool) capture_ended_ = true;  // so that reset() gives it back
+    if (has_begun || has_pool) capture_ended_ = true;  // so that reset() releases it
   }
 };
 
@@ -73,7 +73,7 @@ std::unique_ptr<CudaGraph> CudaGraph::capture(const GraphPool& pool,
     has_begun = true;
     work();
     if (!graph.is_valid()) {
-      throw Error("The capture was ended by an operation that a CUDA graph cannot hold",
+      throw Error("The capture failed: a CUDA graph cannot contain one of the operations",
                   "look for operations that wait for the device, such as item()");
     }
     graph.capture_end();
@@ -92,7 +92,7 @@ struct CudaGraph::Impl {};
 
 namespace {
 
-[[noreturn]] void refuse() { throw Error("This build of Accelerant has no CUDA graphs"); }
+[[noreturn]] void refuse() { throw Error("This build of Accelerant does not support CUDA graphs"); }
 
 }  // namespace
 

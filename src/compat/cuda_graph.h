@@ -1,8 +1,8 @@
-// A CUDA graph, without CUDA's headers. Exists in every build; where has_cuda_graphs() is false the
-// rest throws.
+// A CUDA graph, without CUDA's headers. Exists in every build; if has_cuda_graphs() is false,
+// everything else throws.
 //
 //   const GraphPool pool = new_graph_pool();
-//   auto graph = CudaGraph::capture(pool, [&] { ... });  // queues nothing, remembers everything
+//   auto graph = CudaGraph::capture(pool, [&] { ... });  // records the work without running it
 //   graph->replay();                                     // queues it on the current stream
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace accelerant::compat {
 
-// Whether this build has CUDA, and the machine a device.
+// Whether this build has CUDA and the machine has a device.
 bool has_cuda_graphs();
 
-// Names a pool of device memory that graphs share which never run at the same time.
+// Names a pool of device memory, shared by graphs that never run at the same time.
 using GraphPool = std::pair<unsigned long long, unsigned long long>;
 GraphPool new_graph_pool();
 
 class CudaGraph {
  public:
-  // Remembers what `work` queues on the current stream of this thread, which must not be the
-  // default one; backwards that autograd runs in threads of its own belong to it. Other threads and
-  // streams go on as usual. Random numbers of the default generator are new ones in each replay. If
-  // work throws or does what cannot be captured, stream, allocators and generator are as before,
-  // and the exception is passed on.
+  // Records what `work` queues on the current stream of this thread, which must not be the default
+  // stream; this includes backward passes that autograd runs in its own threads. Other threads and
+  // streams are not affected. The default generator gives new random numbers in each replay. If
+  // `work` throws or does something that cannot be captured, stream, allocators and generator are
+  // restored, and the exception is rethrown.
   static std::unique_ptr<CudaGraph> capture(const GraphPool& pool,
                                             const std::function<void()>& work);
 

@@ -1,5 +1,5 @@
-// What devices this libtorch has, and their memory, streams and threads, without headers of any one
-// of them in a build that has none.
+// The devices of this libtorch, and their memory, streams and threads, without requiring the
+// headers of any of them.
 #pragma once
 
 #include <ATen/DeviceAccelerator.h>
@@ -31,8 +31,8 @@ inline bool is_present(c10::DeviceType device_type) {
          c10::impl::getDeviceGuardImpl(device_type)->deviceCount() > 0;
 }
 
-// Frees what the accelerator's allocator caches. Nothing happens without an accelerator, with an
-// allocator that caches nothing, or before its first use.
+// Frees the memory that the accelerator's allocator caches. Does nothing without an accelerator,
+// with an allocator that does not cache, or before its first use.
 inline void empty_device_cache() {
   const std::optional<c10::DeviceType> type = at::getAccelerator();
   if (!type || !is_present(*type)) return;
@@ -41,13 +41,13 @@ inline void empty_device_cache() {
 }
 
 #if defined(ACCELERANT_WITH_CUDA)
-// As a plain pointer. Only in builds with our CUDA kernels.
+// As a plain pointer. Only in builds with Accelerant's CUDA kernels.
 inline void* current_cuda_stream(c10::Device device) {
   return c10::cuda::getCurrentCUDAStream(device.index()).stream();
 }
 #endif
 
-// A number for the CUDA graph that what is queued now on the device becomes part of, another one
+// Identifies the CUDA graph that currently captures work queued on the device, with a new number
 // for each capture; 0 if there is none.
 inline uint64_t current_capture([[maybe_unused]] c10::Device device) {
 #if defined(ACCELERANT_WITH_CUDA)
@@ -62,21 +62,21 @@ inline uint64_t current_capture([[maybe_unused]] c10::Device device) {
 #endif
 }
 
-// For pinned host memory that kernels of our own read or write: when the tensor is gone, it is not
-// handed out to others before the stream has done what was queued on it until then. torch's own
-// copies see to that by themselves.
+// For pinned host memory that our own kernels read or write. When the tensor is freed, its memory
+// is not reused before the stream has finished the work queued so far. torch's own copies do this
+// themselves.
 inline void hold_for(const c10::Stream& stream, const at::Tensor& pinned) {
   const c10::DataPtr& memory = pinned.storage().data_ptr();
   const bool is_known = at::getHostAllocator(stream.device_type())
                             ->record_event(memory.get(), memory.get_context(), stream);
-  if (!is_known) throw Error("Host memory that a kernel is to write is not pinned");
+  if (!is_known) throw Error("A kernel can only write to pinned host memory");
 }
 
 // Operators called from this thread run in it. at::set_num_threads would change the default of all
-// threads to come; OpenMP's own setting is of one thread only. Which OpenMP library torch brought
-// differs between its builds, so it is looked up; where there is none, nothing is done.
+// future threads; OpenMP's own setting affects only one thread. Different torch builds bring
+// different OpenMP libraries, so the function is looked up. Does nothing if there is none.
 inline void use_one_intra_op_thread() {
-  at::internal::lazy_init_num_threads();  // torch's own setting, which must not come after ours
+  at::internal::lazy_init_num_threads();  // must come before our setting, not after it
   using SetThreads = void (*)(int);
   static const auto set_threads =
       reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));

@@ -1,5 +1,5 @@
-// Everything that differs between the libtorch versions we build with (2.11 to 2.13) or between
-// builds of one version belongs into this folder.
+// This folder holds everything that differs between the supported versions of libtorch (2.11 to
+// 2.13) or between builds of one version.
 #pragma once
 
 #include <torch/version.h>

@@ -44,7 +44,7 @@ View unpack(const std::string& bytes) {
   return view;
 }
 
-// "float32[8, 10]", and the device where it is another than the CPU.
+// "float32[8, 10]", and the device unless it is the CPU.
 std::string to_text(const TensorView& tensor) {
   if (!tensor.defined) return "undefined";
   std::string text = c10::str(c10::getDtypeNames(tensor.type).first, shape_text(tensor.sizes));
@@ -84,11 +84,11 @@ std::vector<View> exchange(const World& world, const char* operation, const View
   for (const std::string& bytes : exchange_messages(world, operation, pack(own))) {
     try {
       views.push_back(unpack(bytes));
-    } catch (const json::exception&) {  // an object, of a process that exchanges those
+    } catch (const json::exception&) {  // not a view: that process exchanges objects
       throw Error(ErrorDetails{.problem = "The processes are not at the same exchange",
-                               .expected = own.operation + " on all",
+                               .expected = own.operation + " on all processes",
                                .got = c10::str("something else on rank ", views.size()),
-                               .hint = "ProcessGroupOptions::debug tells what"});
+                               .hint = "set ProcessGroupOptions::debug to see what it is"});
     }
   }
   const bool same_call = all_same(views, [&](const View& a, const View& b) {
@@ -96,7 +96,7 @@ std::vector<View> exchange(const World& world, const char* operation, const View
   });
   if (!same_call) {
     refuse_views(views, "The processes are not at the same exchange",
-                 "the same operation on all, in the same order",
+                 "the same operations on all processes, in the same order",
                  "look for a branch that only some processes take");
   }
   return views;
@@ -136,7 +136,8 @@ std::vector<View> exchange_views(const World& world, const char* operation,
   });
   if (!same_kind) {
     refuse_views(views, c10::str(operation, " of data that differs between the processes"),
-                 "the same structure, types, devices and numbers of dimensions on all", "");
+                 "the same structure, types, devices and numbers of dimensions on all processes",
+                 "");
   }
   return views;
 }

@@ -1,6 +1,6 @@
-// Whether all processes are about to do the same. Each tells the others what it has; where that
-// does not fit, all of them throw an Error that lists every one. The message goes over the control
-// group, so no GPU is waited for, and is short enough for one exchange as a rule (message.h).
+// Checks whether all processes are about to do the same. Each tells the others what it has; if that
+// does not match, all of them throw an Error that lists every process. The message goes over the
+// control group, so no GPU is involved, and usually fits in one exchange (message.h).
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -30,15 +30,15 @@ struct View {
   int64_t call = 0;
   std::string structure = {};  // as in Bundle
   std::vector<TensorView> tensors = {};
-  std::vector<int64_t> numbers = {};  // whatever else the operation wants to know of the others
+  std::vector<int64_t> numbers = {};  // anything else that the operation compares
 };
 
-// The views of all processes by rank. An Error where operations, structures or the kinds of tensors
-// (type, device, number of dimensions) differ; sizes are the caller's to judge.
+// The views of all processes by rank. Throws Error if operations, structures or the kinds of
+// tensors (type, device, number of dimensions) differ; the caller checks the sizes.
 std::vector<View> exchange_views(const World& world, const char* operation,
                                  const detail::Bundle& data, std::vector<int64_t> numbers = {});
 
-// The same, and an Error where sizes or numbers differ. `hint` says what to do about sizes.
+// The same, and also throws Error if sizes or numbers differ. `hint` says what to do about sizes.
 void require_same(const World& world, const char* operation, const detail::Bundle& data,
                   const std::string& hint, std::vector<int64_t> numbers = {});
 

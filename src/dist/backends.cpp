@@ -10,6 +10,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "core/texts.h"
 #include "watch/network.h"
 
 namespace accelerant::dist {
@@ -52,17 +53,19 @@ bool chooses_nccl([[maybe_unused]] const Environment& environment,
   if (options.backend == Backend::nccl) return true;
   const auto gpus = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
   if (environment.local_num_processes <= gpus) return true;
-  log(LogLevel::warning, c10::str(environment.local_num_processes, " processes share ", +gpus,
-                                  " GPUs, which NCCL does not support: they are connected by Gloo, "
-                                  "which is slow"));
+  log(LogLevel::warning, c10::str(environment.local_num_processes, " processes share ",
+                                  counted(static_cast<uint64_t>(gpus), "GPU"),
+                                  ", which NCCL does not support: using Gloo instead, which is "
+                                  "slow"));
   return false;
 #else
   if (options.backend == Backend::automatic) return false;
-  throw Error(ErrorDetails{.problem = "NCCL was asked for",
-                           .expected = "a build with NCCL, that is with nccl.h of libtorch's NCCL",
-                           .got = "a build without it",
-                           .hint = "use Backend::gloo, or install the nvidia-nccl package and "
-                                   "configure again"});
+  throw Error(
+      ErrorDetails{.problem = "NCCL was requested, but is not available",
+                   .expected = "a build with NCCL, which needs the nccl.h of libtorch's NCCL",
+                   .got = "a build without it",
+                   .hint = "use Backend::gloo, or install the nvidia-nccl package and "
+                           "configure again"});
 #endif
 }
 

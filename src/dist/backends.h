@@ -1,4 +1,4 @@
-// Makes process groups of c10d.
+// Creates process groups of c10d.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -9,8 +9,8 @@
 
 namespace accelerant::dist {
 
-// A group for CPU tensors and, where the device is another, for tensors there. All processes must
-// call this at the same time with the same name.
+// A group for CPU tensors and, if the device is another, for tensors on it. All processes must call
+// this at the same time with the same name.
 c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                   const std::string& name,
                                                   const Environment& environment,

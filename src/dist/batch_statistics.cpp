@@ -32,7 +32,7 @@ c10::ScalarType statistics_type(const at::Tensor& input) {
   return input.scalar_type() == c10::kDouble ? c10::kDouble : c10::kFloat;
 }
 
-// A value for each channel, in the shape to be combined with the input.
+// One value per channel, in a shape that broadcasts to the input.
 at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
   shape[1] = values.numel();
@@ -47,7 +47,7 @@ at::Tensor sum_over_channels(const at::Tensor& tensor) {
   return tensor.sum(dims);
 }
 
-// torch's kernels for CUDA take it as it is only if it is dense in one of these orders.
+// torch's CUDA kernels take the tensor as it is only if it is dense in one of these orders.
 at::Tensor dense(const at::Tensor& tensor) {
   const bool is_channels_last = tensor.is_contiguous(at::MemoryFormat::ChannelsLast) ||
                                 tensor.is_contiguous(at::MemoryFormat::ChannelsLast3d);
@@ -55,7 +55,7 @@ at::Tensor dense(const at::Tensor& tensor) {
 }
 
 std::pair<at::Tensor, at::Tensor> local_mean_and_var(const at::Tensor& input) {
-  // On a CPU the statistics of 16-bit input would be 16-bit.
+  // On a CPU, the statistics of 16-bit input would be 16-bit.
   const at::Tensor values = input.is_cpu() ? input.to(statistics_type(input)) : dense(input);
   const auto [mean, var] = at::batch_norm_update_stats(values, {}, {}, 0);
   return {mean, var};
@@ -74,7 +74,7 @@ struct WorldHolder : torch::CustomClassHolder {
 };
 
 struct Gradients {
-  at::Tensor sum_dy, sum_dy_xmu;  // of this process, for each channel
+  at::Tensor sum_dy, sum_dy_xmu;  // of this process, per channel
   at::Tensor weight, bias;
 };
 
@@ -138,7 +138,7 @@ class Normalize : public torch::autograd::Function<Normalize> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& output_gradients) {
     if (at::GradMode::is_enabled()) {
-      throw Error(ErrorDetails{.problem = "A second derivative through SyncBatchNorm",
+      throw Error(ErrorDetails{.problem = "SyncBatchNorm does not support second derivatives",
                                .expected = "backward without create_graph"});
     }
     const variable_list saved = ctx->get_saved_variables();
@@ -159,7 +159,8 @@ class Normalize : public torch::autograd::Function<Normalize> {
           input_gradient(dy, input, weight, statistics, inverse, sums.narrow(0, 0, channels),
                          sums.narrow(0, channels, channels));
     }
-    // The parameters' gradients are those of this process: data-parallel training averages them.
+    // The gradients of the parameters are those of this process: data-parallel training averages
+    // them.
     if (weight.defined()) {
       gradients[1] = local.weight.to(weight.scalar_type());
       gradients[2] = local.bias.to(weight.scalar_type());
@@ -173,9 +174,9 @@ class Normalize : public torch::autograd::Function<Normalize> {
         c10::static_intrusive_pointer_cast<WorldHolder>(ctx.saved_data.at("world").toCapsule());
     const auto world = holder->world.lock();
     if (!world) {
-      throw Error(ErrorDetails{.problem = "backward through SyncBatchNorm",
-                               .expected = "the World that its forward ran in",
-                               .got = "one that has ended"});
+      throw Error(ErrorDetails{.problem = "Cannot run backward through SyncBatchNorm",
+                               .expected = "the World in which its forward ran",
+                               .got = "a World that has ended"});
     }
     all_reduce(*world, Channel::data, "the gradients of batch statistics", sums, Reduction::sum);
   }
@@ -198,8 +199,8 @@ BatchStatistics gather_statistics(const World& world, const at::Tensor& input) {
   const at::Tensor vars = all.narrow(1, channels, channels);
   const at::Tensor counts = all.narrow(1, 2 * channels, 1);
   const at::Tensor total = counts.sum().view({1});
-  // Everything stays on the device, whose results the host does not wait for. Processes without
-  // rows have the share 0.
+  // Everything stays on the device, and the host does not wait for results. Processes without rows
+  // have a share of 0.
   const at::Tensor shares = counts.div(total.clamp_min(1));
   const at::Tensor mean = means.mul(shares).sum(0);
   const at::Tensor distances = means.sub(mean);

@@ -9,11 +9,11 @@
 
 namespace accelerant::dist {
 
-// Of the batches of all processes, for each channel; float32, or float64 for float64 input.
+// Over the batches of all processes, per channel; float32, or float64 for float64 input.
 struct BatchStatistics {
   at::Tensor mean;
   at::Tensor var;     // biased
-  at::Tensor counts;  // values per channel of each process; int32, as torch's kernels want them
+  at::Tensor counts;  // values per channel of each process; int32, as torch's kernels need
   at::Tensor total;   // their sum, with one element, in the type of the mean
 };
 

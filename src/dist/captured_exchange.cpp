@@ -21,11 +21,11 @@ bool exchanges_on_device(const World& world) {
 std::string why_never_captured(const DataParallel& model) {
   const DataParallelOptions& options = model.options();
   if (options.find_unused_parameters && !options.static_graph) {
-    return "find_unused_parameters looks at the graph of every iteration on the host";
+    return "find_unused_parameters inspects the graph of every iteration on the host";
   }
   if (is_compressed_by_powers(options.comm_hook)) return "PowerSGD counts iterations on the host";
   const bool has_own_hook = options.comm_hook.hook == CommHook::no && model.state().hook != nullptr;
-  if (has_own_hook) return "gradients travel by a hook of the program";
+  if (has_own_hook) return "the program has set its own hook for gradients";
   return {};
 }
 
@@ -58,7 +58,7 @@ void move_to_current_stream(DataParallel& model) {
   const compat::LearntOrder order = state.reducer->learnt_order();
   const compat::LearntGraph graph =
       state.graph_is_known ? state.reducer->learnt_graph() : compat::LearntGraph();
-  // The old one holds the nodes of autograd that belong to its stream.
+  // The old one holds the autograd nodes that belong to its stream.
   state.drop_reducer();
   state.make_reducer(order.buckets);
   state.reducer->restore_order(order);

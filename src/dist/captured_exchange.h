@@ -1,4 +1,4 @@
-// What steps that are captured as CUDA graphs need of the exchange of a model's gradients.
+// What steps captured as CUDA graphs need from the exchange of a model's gradients.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -11,36 +11,36 @@
 
 namespace accelerant::dist {
 
-// Whether tensors of the World's device are exchanged on it, in order with its kernels, without the
+// Whether tensors on the World's device are exchanged there, in order with its kernels, without the
 // host.
 bool exchanges_on_device(const World& world);
 
-// Why no graph can hold the exchange, whatever comes; empty if one can.
+// Why no graph can ever contain the exchange; empty if one can.
 std::string why_never_captured(const DataParallel& model);
 
-// Whether a forward of the model, or some of its gradients, wait for a backward.
+// Whether a forward of the model, or some of its gradients, still wait for a backward.
 bool waits_for_backward(const DataParallel& model);
 
-// Why the next iteration is not like those after it; empty if it is.
+// Why the next iteration differs from those after it; empty if it does not.
 std::string why_not_captured_yet(const DataParallel& model);
 
-// Counts up whenever the memory that is exchanged, or its order, becomes another.
+// Incremented whenever the memory that is exchanged, or its order, changes.
 int64_t exchange_generation(const DataParallel& model);
 
-// The stream on which the gradients of the model are added up and exchanged is the one that was
-// current when its exchange was set up, or when another holder of its graph came first.
+// Whether the model's gradients are accumulated and exchanged on this stream: the one that was
+// current when the exchange was set up, or when another holder of its graph came first.
 bool is_on_stream(const DataParallel& model, const c10::Stream& stream);
 
-// Sets the exchange up anew, on the current stream, as far as the program holds no graph of the
-// model. All that was learnt stays. An iteration that waits_for_backward() is given up. Exchanges
-// nothing.
+// Sets up the exchange again on the current stream, unless the program holds a graph of the model.
+// Keeps everything that was learnt. Abandons an iteration for which waits_for_backward() is true.
+// Exchanges nothing.
 void move_to_current_stream(DataParallel& model);
 
-// Exchanges of messages between hosts so far: of objects, and of descriptions of tensors before
-// gather() and reduce().
+// The number of messages exchanged between hosts so far: objects, and descriptions of tensors
+// before gather() and reduce().
 int64_t exchanged_messages(const World& world);
 
-// Whether the next forward hands on the buffers of rank 0.
+// Whether the next forward distributes the buffers of rank 0.
 bool buffers_are_due(const DataParallel& model);
 void set_buffers_due(DataParallel& model, bool due);
 

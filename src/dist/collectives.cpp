@@ -26,7 +26,7 @@ std::vector<int64_t> gathered_sizes(const at::Tensor& tensor, int64_t processes)
 
 std::vector<at::Tensor> gather_tensors(const World& world, const char* name,
                                        const std::vector<at::Tensor>& tensors) {
-  // Bytes: a gather need not know the types, and no type is left out.
+  // As bytes: a gather need not know the types, so every type is supported.
   std::vector<at::Tensor> bytes;
   for (const at::Tensor& tensor : tensors) bytes.push_back(as_bytes(tensor));
   std::vector<at::Tensor> results(tensors.size());
@@ -66,8 +66,8 @@ at::Tensor padded_along(const at::Tensor& tensor, int64_t dim, int64_t size,
 std::vector<at::Tensor> detail::gather(const World& world, const Bundle& data) {
   require_plain("gather", data.tensors);
   require_same(world, "gather", data,
-               "make them alike with pad_across_processes first, or use gather_for_metrics for "
-               "the batches of a loader");
+               "pad them to the same shape with pad_across_processes first, or use "
+               "gather_for_metrics for the batches of a loader");
   return gather_tensors(world, "gather", data.tensors);
 }
 
@@ -75,7 +75,7 @@ void detail::broadcast(const World& world, const Bundle& data, int64_t from_proc
   require_rank(world, "broadcast", from_process);
   if (world.size() == 1) return;
   require_plain("broadcast", data.tensors);
-  require_same(world, "broadcast", data, "make the tensors to be written to of the same shape",
+  require_same(world, "broadcast", data, "create the target tensors with the same shape",
                {from_process});
   std::vector<at::Tensor> bytes;
   for (const at::Tensor& tensor : data.tensors) bytes.push_back(as_bytes(tensor));
@@ -89,8 +89,8 @@ void detail::broadcast(const World& world, const Bundle& data, int64_t from_proc
       const at::Tensor part = buffer.slice(0, begin, end);
       const at::Tensor target = data.tensors[i].detach();
       begin = end;
-      if (part.data_ptr() == target.data_ptr()) continue;  // it was written in place
-      // A copy, because a view as another type must begin at a multiple of its size.
+      if (part.data_ptr() == target.data_ptr()) continue;  // already written in place
+      // A copy, because a view as another type must begin at a multiple of its element size.
       target.copy_(part.clone().view(target.scalar_type()).view(target.sizes()));
     }
   }

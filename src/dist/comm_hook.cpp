@@ -15,7 +15,7 @@
 namespace accelerant::dist {
 namespace {
 
-// The bucket in another type, summed and cast back. It is divided first, as 16-bit sums might
+// The bucket in another type, summed and cast back. It is divided first, because 16-bit sums might
 // overflow.
 class CastReduction final : public BucketReduction {
  public:
@@ -26,7 +26,7 @@ class CastReduction final : public BucketReduction {
 
   at::Tensor finish() override {
     work_->wait();
-    // Without a change of type it is the buffer itself.
+    // If the type does not change, this is the buffer itself.
     return compressed_.is_same(buffer_) ? buffer_ : buffer_.copy_(compressed_);
   }
 
@@ -49,7 +49,7 @@ class CastCompressor final : public Compressor {
   c10::ScalarType dtype_;
 };
 
-// Another compressor's work on a bucket that was cast for it.
+// The reduction of another compressor on a bucket that was cast for it.
 class WrappedReduction final : public BucketReduction {
  public:
   WrappedReduction(std::unique_ptr<BucketReduction> inner, at::Tensor buffer)
@@ -91,13 +91,13 @@ void require_dense(const at::Tensor& buffer) {
                            .hint = "use CommHook::no"});
 }
 
-// The Reducer calls runHook for bucket after bucket while backward runs, waits for the futures at
-// its end, and then calls parseHookResult for each, in the same order. PowerSGD has to exchange a
-// second time when the first exchange is done. Python does so in a callback of the first one's
-// future; with Gloo that runs whenever, on Gloo's threads: two buckets can start their exchanges in
-// another order on another process, and block both threads that would have to serve them. Here it
-// is parseHookResult that goes on, at a time that is the same everywhere; the first exchanges, the
-// large ones, still overlap with backward.
+// The Reducer calls runHook for one bucket after another while backward runs, waits for the futures
+// at its end, and then calls parseHookResult for each, in the same order. PowerSGD has to exchange
+// a second time after the first exchange. Python does so in a callback of the first one's future.
+// With Gloo, that runs at any time on Gloo's threads: two buckets can start their exchanges in a
+// different order on another process, and block both threads that would have to serve them. Here
+// parseHookResult continues, at a time that is the same everywhere; the first exchanges, the large
+// ones, still overlap with backward.
 class Hook final : public SavedHook {
  public:
   explicit Hook(std::unique_ptr<Compressor> compressor) : compressor_(std::move(compressor)) {}
@@ -106,7 +106,7 @@ class Hook final : public SavedHook {
     const Quiet quiet;
     require_dense(bucket.getBuffer());
     if (bucket.getIndex() == 0) {
-      running_.clear();  // what a backward that failed has left
+      running_.clear();  // left over from a failed backward
       advanced_ = false;
     }
     const auto index = static_cast<int64_t>(running_.size());
@@ -133,7 +133,7 @@ class Hook final : public SavedHook {
   }
 
  private:
-  // backward may have been called under autocast, or to be differentiated again.
+  // backward may have been called under autocast, or with create_graph.
   struct Quiet {
     at::NoGradGuard no_grad;
     c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
@@ -157,7 +157,7 @@ std::unique_ptr<Compressor> make_compressor(const CommHookOptions& options, cons
     case CommHook::batched_power_sgd:
       return make_batched_power_sgd(options.power_sgd, group);
   }
-  throw Error(ErrorDetails{.problem = "An unknown comm hook",
+  throw Error(ErrorDetails{.problem = "Unknown comm hook",
                            .got = c10::str(static_cast<int>(options.hook))});
 }
 
@@ -197,10 +197,10 @@ std::unique_ptr<BucketReduction> average(const GroupPtr& group, const at::Tensor
 void check(const CommHookOptions& options) {
   if (options.hook == CommHook::no && options.wrapper != CommWrapper::no) {
     throw Error(
-        ErrorDetails{.problem = "A wrapper without a comm hook to wrap",
+        ErrorDetails{.problem = "CommHookOptions::wrapper needs a comm hook to wrap",
                      .expected = "a hook, or CommWrapper::no",
                      .got = "CommHook::no",
-                     .hint = "CommHook::fp16 and CommHook::bf16 send gradients in 16 bits"});
+                     .hint = "to send gradients in 16 bits use CommHook::fp16 or CommHook::bf16"});
   }
   if (options.hook == CommHook::power_sgd || options.hook == CommHook::batched_power_sgd) {
     check_power_sgd(options.power_sgd);

@@ -1,5 +1,5 @@
-// Makes the hook that c10d::Reducer sends its buckets through. A heavy header: only for sources
-// that talk to c10d.
+// Creates the hook through which c10d::Reducer sends its buckets. A heavy header: only for sources
+// that use c10d directly.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -14,19 +14,19 @@ namespace accelerant::dist {
 // A hook that can be saved.
 class SavedHook : public c10d::CommHookInterface {
  public:
-  // As those of a Compressor.
+  // See Compressor.
   virtual NamedState state_dict() const = 0;
   virtual void load_state_dict(const NamedState& state) = 0;
 };
 
-// Throws Error if the options cannot be.
+// Throws Error if the options are invalid.
 void check(const CommHookOptions& options);
 
-// For Reducer::register_comm_hook, which takes it over. Nothing for CommHook::no: the Reducer's own
-// way is the fastest then. Throws Error if the options cannot be.
+// For Reducer::register_comm_hook, which takes ownership. Null for CommHook::no: the Reducer's own
+// way is the fastest then. Throws Error if the options are invalid.
 //
-// All its exchanges are started by the threads that call the Reducer, in an order that depends on
-// nothing but the order of the buckets, so the group may be the one that the Reducer uses itself.
+// All its exchanges are started by the threads that call the Reducer, in an order that depends only
+// on the order of the buckets, so the group may be the one that the Reducer uses itself.
 std::unique_ptr<SavedHook> make_comm_hook(const CommHookOptions& options,
                                           const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

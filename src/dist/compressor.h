@@ -1,4 +1,4 @@
-// What a comm hook is made of: a Compressor, which starts a BucketReduction for each bucket of each
+// The parts of a comm hook: a Compressor, which starts a BucketReduction for each bucket of each
 // step.
 #pragma once
 
@@ -17,7 +17,7 @@ class BucketReduction {
  public:
   virtual ~BucketReduction() = default;
 
-  // The second exchange, where there is one.
+  // The second exchange, if there is one.
   virtual void advance() {}
 
   // Waits, and returns the mean: a tensor of the size and type of the bucket's buffer.
@@ -31,21 +31,21 @@ class Compressor {
   // May read and write the bucket's buffer until finish.
   virtual std::unique_ptr<BucketReduction> start(c10d::GradBucket& bucket) = 0;
 
-  // What the next steps of this process depend on; nothing for one that remembers nothing. Between
+  // What the next steps of this process depend on; empty if it remembers nothing. Call it between
   // steps.
   virtual NamedState state_dict() const { return {}; }
 
-  // Throws Error, before anything is changed, if the values cannot be. Without values it starts
-  // anew.
+  // Throws Error, before changing anything, if the values are invalid. Without values, starts
+  // afresh.
   virtual void load_state_dict(const NamedState& /*state*/) {}
 };
 
 using GroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-// Starts to sum a tensor over the processes, in place.
+// Starts summing a tensor over the processes, in place.
 c10::intrusive_ptr<c10d::Work> all_reduce_sum(const GroupPtr& group, const at::Tensor& tensor);
 
-// Sums the whole bucket, which is divided first as 16-bit sums might overflow.
+// Sums the whole bucket, divided first because 16-bit sums might overflow.
 std::unique_ptr<BucketReduction> average(const GroupPtr& group, const at::Tensor& buffer);
 
 }  // namespace accelerant::dist

@@ -54,7 +54,7 @@ class Converter {
   int64_t replaced() const { return static_cast<int64_t>(replacements_.size()); }
 
  private:
-  // A module that occurs twice still does afterwards.
+  // A module that occurs twice still occurs twice afterwards.
   std::shared_ptr<SyncBatchNormImpl> replacement_of(const std::shared_ptr<Module>& original) {
     auto& replacement = replacements_[original];
     if (!replacement) {
@@ -69,8 +69,7 @@ class Converter {
     return replacement;
   }
 
-  // Containers have a list of their own beside the registered children, and it is the one they
-  // call.
+  // Containers have their own list beside the registered children, and that is the list they call.
   static void put(Module& parent, const std::shared_ptr<Module>& original,
                   const std::shared_ptr<SyncBatchNormImpl>& replacement) {
     if (auto* sequential = parent.as<torch::nn::Sequential>()) {

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kBroadcastBytes = 250 * 1024 * 1024;
 
 // One node behind all outputs. If the loss uses only some of them, the others still pass on an
-// (undefined) gradient, so that the Reducer hears of every parameter it has found in the graph.
+// (undefined) gradient, so that the Reducer learns about every parameter it has found in the graph.
 struct OutputSink : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     return std::move(gradients);
@@ -32,13 +32,13 @@ void pass_through_sink(std::vector<at::Tensor>& outputs) {
   for (at::Tensor& output : outputs) {
     if (!has_graph(output)) continue;
     sink->add_next_edge(torch::autograd::impl::gradient_edge(output));
-    // The same memory with another history.
+    // The same memory with a new history.
     output = output.detach();
     torch::autograd::set_history(output, sink);
   }
 }
 
-// A tensor that every backend can send: those of other types as bytes of the same memory.
+// A tensor that every backend can send; unsupported types become bytes of the same memory.
 at::Tensor sendable(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat:
@@ -69,9 +69,9 @@ void broadcast(const World& world, const char* name, const std::vector<at::Tenso
   });
 }
 
-// Names the exchange of gradients until the end of the backward that runs, for a backward that
-// nobody knew would exchange. Shares the World, since the engine may hold what a failed backward
-// leaves a little longer.
+// Names the exchange of gradients until the end of the current backward, for a backward that was
+// not known to exchange. Shares the World, since the engine may briefly keep what a failed backward
+// leaves behind.
 void name_exchange(const std::shared_ptr<World>& world) {
   struct Named {
     std::shared_ptr<World> world;
@@ -79,14 +79,14 @@ void name_exchange(const std::shared_ptr<World>& world) {
         WorldAccess::progress(*world).collective_for_training(kAveragingGradients);
     bool has_ended = false;
 
-    // A backward that fails is dropped by the engine without a call.
+    // The engine drops a failed backward without calling back.
     ~Named() {
       if (!has_ended) WorldAccess::progress(*world).lose_order();
     }
   };
   auto named = std::make_shared<Named>(world);
   // The engine calls back in the order of registration, and the Reducer registers its wait for the
-  // others later than this. So what comes after that is registered when the engine begins to call.
+  // others later than this. So register what comes after that when the engine begins to call.
   auto& engine = torch::autograd::Engine::get_default_engine();
   engine.queue_callback([&engine, named = std::move(named)]() mutable {
     engine.queue_callback([named = std::move(named)]() mutable {
@@ -113,7 +113,7 @@ void DataParallel::State::broadcast_buffers(int source) {
       versions.emplace_back(tensor, tensor._version());
   }
   broadcast(*world, "giving the buffers to all processes", tensors, source);
-  // Forwards that still wait for their backward may have saved a buffer. The exchange shall not
+  // Forwards that still wait for their backward may have saved a buffer. The exchange must not
   // count as a change that makes this backward fail.
   for (const auto& [tensor, version] : versions) {
     c10::VariableVersion counter = torch::autograd::impl::version_counter(tensor);
@@ -123,18 +123,18 @@ void DataParallel::State::broadcast_buffers(int source) {
 
 void DataParallel::State::require_part_in_join() const {
   if (WorldAccess::groups(*world).join == join) return;
-  throw Error(
-      ErrorDetails{.problem = "A model is trained inside join_uneven_inputs() that is not joined",
-                   .expected = "only models that were given to join_uneven_inputs()",
-                   .got = "another, whose exchanges processes with fewer batches take no part in",
-                   .hint = "give all models that are trained in the loop to it"});
+  throw Error(ErrorDetails{
+      .problem = "join_uneven_inputs() does not cover a model that is trained inside it",
+      .expected = "training only models that were passed to join_uneven_inputs()",
+      .got = "another model, in whose exchanges processes with fewer batches take no part",
+      .hint = "pass all models that the loop trains to it"});
 }
 
 void DataParallel::State::check_iteration() const {
   require_part_in_join();
   if (graph_is_followed) {
     throw Error(ErrorDetails{
-        .problem = "This process had no batch when the other processes learnt the static graph",
+        .problem = "This process had no batch while the other processes learnt the static graph",
         .expected = "a batch in every process in the first iteration, with static_graph",
         .hint =
             "set find_unused_parameters instead of static_graph, or give every process a batch"});
@@ -147,7 +147,7 @@ void DataParallel::State::check_iteration() const {
       throw Error(ErrorDetails{
           .problem =
               parameters[i].name + " requires gradients, but did not when the model was prepared",
-          .expected = "the parameters that were trained then",
+          .expected = "the same trained parameters as then",
           .got = "one more, whose gradients would differ between the processes",
           .hint = "unfreeze parameters before prepare(), or prepare the model again"});
     }
@@ -165,7 +165,7 @@ void DataParallel::State::require_finished() const {
 
 void DataParallel::State::rebuild_buckets() {
   require_finished();
-  WorldAccess::groups(*world);  // an Error if they have ended
+  WorldAccess::groups(*world);  // throws if they have ended
   if (!reducer->rebuild_is_due()) return;
   require_part_in_join();
   exchange_joined(*world, "agreeing on the order of gradients",
@@ -184,13 +184,14 @@ void DataParallel::State::reach_output(bool synchronised) {
   if (!reducer->is_armed() && !synchronised) return;
   require_part_in_join();
   if (!reducer->is_armed()) {
-    // A second backward after synchronised forwards: what the first one left is the same
+    // A second backward after synchronised forwards: the result of the first is the same
     // everywhere, so reducing the sum again gives the average of both.
     if (options.find_unused_parameters || options.static_graph) {
       throw Error(ErrorDetails{
-          .problem = "A second backward() after forwards that synchronise",
-          .expected = "one backward() for them, with find_unused_parameters or static_graph",
-          .got = "gradients that have been averaged already",
+          .problem = "Cannot run a second backward() after synchronised forwards",
+          .expected =
+              "one backward() for all of them, because of find_unused_parameters or static_graph",
+          .got = "gradients that are already averaged",
           .hint = "add the losses and call backward() once, or synchronise only the last forward"});
     }
     arm({});
@@ -223,8 +224,8 @@ void DataParallel::before_forward(bool synchronise) {
     state.reducer->prepare_for_forward();
   }
   if (!state.reducer->is_armed()) state.requested.reset();
-  // The outputs of a synchronised forward are gone without a backward (it was only to be looked
-  // at). The next backward is that of this forward, and not to be exchanged.
+  // The outputs of a synchronised forward were dropped without a backward. The next backward
+  // belongs to this forward, and must not exchange.
   const bool is_stale =
       state.reducer->is_armed() && !state.reducer->is_unfinished() && state.armed_graph.expired();
   if (!synchronise && is_stale) state.reducer->disarm();
@@ -260,7 +261,7 @@ void DataParallel::synchronise_next_backward() {
     throw Error(ErrorDetails{
         .problem =
             "Gradients of forwards without synchronisation cannot be synchronised afterwards",
-        .expected = "a model without find_unused_parameters, which looks for them in the forward",
+        .expected = "find_unused_parameters = false, since the search happens in the forward",
         .got = "find_unused_parameters = true",
         .hint = "synchronise the last forward instead"});
   }
@@ -269,7 +270,7 @@ void DataParallel::synchronise_next_backward() {
   state_->armed_graph = state_->requested = std::make_shared<char>();
 }
 
-// A preparation that still waits for its backward counts as one to come.
+// A preparation that still waits for its backward counts as a future one.
 int64_t DataParallel::preparations() const {
   return state_->preparations - (state_->reducer->is_armed() ? 1 : 0);
 }

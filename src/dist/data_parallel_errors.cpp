@@ -15,7 +15,7 @@ bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// The numbers that follow the last `label` in the text.
+// The numbers after the last `label` in the text.
 std::vector<size_t> numbers_after(const std::string& text, const std::string& label) {
   const size_t start = text.rfind(label);
   if (start == std::string::npos) return {};
@@ -33,11 +33,12 @@ std::string names_of(const DataParallel::State& state, const std::vector<size_t>
   for (const size_t index : indices) {
     if (index >= state.trained.size()) continue;
     const NamedParameter& parameter = state.parameters[state.trained[index]];
-    // Those that were frozen later are found just as unused.
-    names.push_back(parameter.name +
-                    (parameter.value.requires_grad() ? "" : " (frozen since it was prepared)"));
+    // Parameters frozen later are found to be unused as well.
+    names.push_back(parameter.name + (parameter.value.requires_grad()
+                                          ? ""
+                                          : " (frozen since the model was prepared)"));
   }
-  return names.empty() ? "unknown ones" : list_text(names);
+  return names.empty() ? "unknown parameters" : list_text(names);
 }
 
 // c10d throws its own types from stores and NCCL, but plain runtime errors from Gloo.
@@ -55,20 +56,19 @@ void DataParallel::State::rethrow_unfinished(const std::exception& error) const 
   const std::string text = error.what();
   const std::string label = c10::str("did not receive grad for rank ", world->rank(), ": ");
   if (options.static_graph) {
-    throw Error(
-        ErrorDetails{.problem = "The graph of the model has changed, which static_graph excludes",
-                     .expected = "the parameters of the first iteration in every backward()",
-                     .got = "an iteration without some of them",
-                     .hint = "set find_unused_parameters instead of static_graph"});
+    throw Error(ErrorDetails{
+        .problem = "The graph of the model has changed, but static_graph promises that it does not",
+        .expected = "the parameters of the first iteration in every backward()",
+        .got = "an iteration that does not use some of them",
+        .hint = "set find_unused_parameters instead of static_graph"});
   }
   throw Error(ErrorDetails{
       .problem = c10::str("Rank ", world->rank(), " has no gradients for some parameters"),
-      .expected = "a loss that depends on all parameters that are trained",
-      .got = "none for " + names_of(*this, numbers_after(text, label)),
-      .hint =
-          options.find_unused_parameters
-              ? "pass every output of the model that has a graph through its forward's return value"
-              : "set find_unused_parameters = true if they are left out on purpose"});
+      .expected = "a loss that depends on all trained parameters",
+      .got = "no gradients for " + names_of(*this, numbers_after(text, label)),
+      .hint = options.find_unused_parameters
+                  ? "return every output that has a graph from the model's forward"
+                  : "set find_unused_parameters = true if they are left out on purpose"});
 }
 
 void rethrow_backward_error(const std::vector<DataParallel*>& models, std::exception_ptr error) {
@@ -86,20 +86,22 @@ void rethrow_backward_error(const std::vector<DataParallel*>& models, std::excep
       const size_t name = text.find("with name ");
       throw Error(ErrorDetails{
           .problem = "A parameter got gradients twice in a backward() that averages them",
-          .expected = "one gradient for each parameter",
+          .expected = "one gradient per parameter",
           .got = name == std::string::npos
-                     ? "two"
-                     : "two for " +
+                     ? "two gradients"
+                     : "two gradients for " +
                            text.substr(name + 10, text.find(" has been marked", name) - name - 10),
           .hint = "set static_graph = true if every iteration uses the parameters equally often "
-                  "(activation checkpoints, say), and use parameters only inside forward"});
+                  "(for example, with activation checkpoints), and use parameters only inside "
+                  "forward"});
     }
     if (contains(text, "training graph has changed")) {
-      throw Error(
-          ErrorDetails{.problem = "The graph of the model has changed, which static_graph excludes",
-                       .expected = "the parameters of the first iteration in every backward()",
-                       .got = "another use of some of them",
-                       .hint = "set find_unused_parameters instead of static_graph"});
+      throw Error(ErrorDetails{
+          .problem =
+              "The graph of the model has changed, but static_graph promises that it does not",
+          .expected = "the parameters of the first iteration in every backward()",
+          .got = "a different use of some of them",
+          .hint = "set find_unused_parameters instead of static_graph"});
     }
     throw;
   }

@@ -33,18 +33,18 @@ json names_as_json(const DataParallel::State& state, const std::vector<size_t>& 
 
 [[noreturn]] void refuse(const std::string& expected, const std::string& got) {
   throw Error(ErrorDetails{
-      .problem = "The saved state of a data-parallel model does not fit this model",
+      .problem = "The saved state of a data-parallel model does not match this model",
       .expected = expected,
       .got = got,
-      .hint = "load a state that the same model saved; without one, training goes on, but not bit "
-              "for bit as it would have with three or more processes"});
+      .hint = "load a state that the same model saved; without one, training continues, but with "
+              "three or more processes not bit for bit"});
 }
 
 std::string listed(const std::set<std::string>& names) {
   return list_text({names.begin(), names.end()}, kMostNames);
 }
 
-// --- Saving ---------------------------------------------------------------------------------------
+// --- Saving --------------------------------------------------------------------------------------
 
 json saved_graph(const DataParallel::State& state) {
   const compat::LearntGraph graph = state.reducer->learnt_graph();
@@ -58,9 +58,9 @@ json saved_graph(const DataParallel::State& state) {
   return saved;
 }
 
-// --- Loading --------------------------------------------------------------------------------------
+// --- Loading -------------------------------------------------------------------------------------
 
-// Reads what was saved by the names of this model's parameters, and refuses what does not fit.
+// Reads a saved state by the names of this model's parameters, and rejects what does not match.
 class SavedState {
  public:
   SavedState(const DataParallel::State& state, const json& values)
@@ -72,7 +72,7 @@ class SavedState {
   compat::LearntOrder order() const {
     compat::LearntOrder order;
     const json& buckets = at(values_, "buckets");
-    require(buckets.is_array() && !buckets.empty(), "lists of names as 'buckets'", buckets);
+    require(buckets.is_array() && !buckets.empty(), "'buckets' to be lists of names", buckets);
     std::vector<std::string> names;
     for (const json& bucket : buckets) {
       const std::vector<std::string> of_bucket = strings(bucket, "buckets");
@@ -84,7 +84,7 @@ class SavedState {
       require_one_type(order.buckets.back());
     }
     const json& rebuilt = at(values_, "rebuilt");
-    require(rebuilt.is_boolean(), "true or false for 'rebuilt'", rebuilt);
+    require(rebuilt.is_boolean(), "'rebuilt' to be true or false", rebuilt);
     order.is_rebuilt = rebuilt;
     const std::vector<std::string> arrival = strings(at(values_, "order"), "order");
     if (!arrival.empty()) require_all_once(arrival);
@@ -92,7 +92,7 @@ class SavedState {
     return order;
   }
 
-  // Which parameters have gradients that are views, if that is known.
+  // Which parameters have gradients that are views, if known.
   std::optional<std::vector<size_t>> views() const {
     if (!values_.contains("views")) return std::nullopt;
     const std::vector<std::string> names = strings(values_["views"], "views");
@@ -103,19 +103,19 @@ class SavedState {
   bool has_graph() const { return values_.contains("static_graph"); }
   bool graph_is_followed() const {
     const json& followed = at(values_["static_graph"], "followed");
-    require(followed.is_boolean(), "true or false for 'followed'", followed);
+    require(followed.is_boolean(), "'followed' to be true or false", followed);
     return followed;
   }
 
   compat::LearntGraph graph() const {
     const json& saved = values_["static_graph"];
     const json& uses = at(saved, "uses");
-    require(uses.is_object(), "numbers by name as 'uses'", uses);
+    require(uses.is_object(), "'uses' to be numbers by name", uses);
     std::vector<std::string> names;
     for (const auto& [name, count] : uses.items()) {
       const bool is_count =
           count.is_number_integer() && count >= 0 && count <= std::numeric_limits<int>::max();
-      require(is_count, c10::str("a number of uses of ", name), count);
+      require(is_count, c10::str("the number of uses of ", name), count);
       names.push_back(name);
     }
     require_all_once(names);
@@ -141,7 +141,7 @@ class SavedState {
   static std::vector<std::string> strings(const json& list, const char* key) {
     const auto is_string = [](const json& name) { return name.is_string(); };
     require(list.is_array() && std::ranges::all_of(list, is_string),
-            c10::str("names of parameters in '", key, "'"), list);
+            c10::str("'", key, "' to be names of parameters"), list);
     return list.get<std::vector<std::string>>();
   }
 
@@ -151,7 +151,7 @@ class SavedState {
       if (!index_of_.contains(name)) unknown.insert(name);
     }
     if (!unknown.empty()) {
-      refuse("the parameters that are trained", "also " + listed(unknown));
+      refuse("the trained parameters", "also " + listed(unknown));
     }
   }
 
@@ -162,21 +162,21 @@ class SavedState {
     for (const std::string& name : names) {
       if (missing.erase(name) == 0 && index_of_.contains(name)) twice.insert(name);
     }
-    if (!missing.empty()) refuse("the parameters that are trained", "none of " + listed(missing));
+    if (!missing.empty()) refuse("the trained parameters", "a list without " + listed(missing));
     require_known(names);
-    if (!twice.empty()) refuse("each parameter once", "more than one " + listed(twice));
+    if (!twice.empty()) refuse("each parameter once", "duplicates of " + listed(twice));
   }
 
-  // Of parameters that are known.
+  // The indices of known parameters.
   std::vector<size_t> indices(const std::vector<std::string>& names) const {
     std::vector<size_t> found;
     for (const std::string& name : names) found.push_back(index_of_.at(name));
     return found;
   }
 
-  // Gradients of a bucket are in one tensor.
+  // The gradients of a bucket are in one tensor.
   void require_one_type(const std::vector<size_t>& bucket) const {
-    if (bucket.empty()) refuse("a parameter in every bucket", "a bucket without any");
+    if (bucket.empty()) refuse("at least one parameter in every bucket", "an empty bucket");
     const NamedParameter& first = parameter_of(state_, bucket.front());
     for (const size_t index : bucket) {
       const NamedParameter& other = parameter_of(state_, index);
@@ -195,8 +195,8 @@ class SavedState {
   std::map<std::string, size_t> index_of_;
 };
 
-// Gradients of zeros for these parameters and none for the others: the next Reducer makes views of
-// those there are.
+// Zero gradients for these parameters and none for the others: the next Reducer makes views of the
+// existing ones.
 void reset_gradients(DataParallel::State& state, const std::vector<size_t>& defined) {
   for (const size_t index : state.trained) state.parameters[index].value.mutable_grad().reset();
   for (const size_t index : defined) {

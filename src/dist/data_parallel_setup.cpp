@@ -15,8 +15,8 @@ namespace accelerant::dist {
 namespace {
 
 constexpr double kMiB = 1024.0 * 1024.0;
-// Smaller ones are no faster on 2 cores, and on 16 cores, where every exchange competes with more
-// threads, slower.
+// Smaller buckets are no faster on 2 cores, and slower on 16, where every exchange competes with
+// more threads.
 constexpr double kDefaultCap = 25;
 
 std::vector<NamedParameter> each_once(const std::vector<NamedParameter>& parameters) {
@@ -28,7 +28,7 @@ std::vector<NamedParameter> each_once(const std::vector<NamedParameter>& paramet
   return once;
 }
 
-// What keeps this process from training the model, or nothing.
+// What keeps this process from training the model; empty if nothing does.
 std::string problem_of(const std::vector<NamedParameter>& parameters,
                        const DataParallelOptions& options) {
   if (options.bucket_cap_mb && !(*options.bucket_cap_mb > 0)) {
@@ -49,7 +49,7 @@ std::string problem_of(const std::vector<NamedParameter>& parameters,
     }
   }
   if (is_trained) return {};
-  return "no parameter requires gradients; prepare it for evaluation only";
+  return "no parameter requires gradients; prepare the model for evaluation only";
 }
 
 struct BucketSizes {
@@ -67,15 +67,15 @@ BucketSizes bucket_sizes(const DataParallelOptions& options) {
 
 std::vector<std::vector<size_t>> first_buckets(const DataParallelOptions& options,
                                                const compat::ReducerArguments& arguments) {
-  // The order in which gradients come is known after the first iteration, when the Reducer makes
-  // its buckets anew. Until then everything is in one, unless that would never happen.
+  // The order in which gradients arrive is known after the first iteration, when the Reducer
+  // rebuilds its buckets. Until then everything is in one bucket, unless there will be no rebuild.
   const bool order_will_be_known = options.static_graph || !options.find_unused_parameters;
   std::vector<size_t> limits = {static_cast<size_t>(arguments.first_bucket_bytes),
                                 static_cast<size_t>(arguments.bucket_bytes)};
   if (order_will_be_known) limits = {static_cast<size_t>(std::numeric_limits<int64_t>::max())};
   auto buckets = std::get<0>(c10d::compute_bucket_assignment_by_size(arguments.parameters, limits,
                                                                      arguments.sparse_gradients));
-  // Gradients come roughly in the opposite order of the parameters.
+  // Gradients arrive roughly in the reverse order of the parameters.
   std::reverse(buckets.begin(), buckets.end());
   return buckets;
 }
@@ -108,12 +108,12 @@ DataParallel::State::State(std::shared_ptr<World> shared_world,
       buffers(std::move(buffers_function)),
       options(given_options),
       group(WorldAccess::groups(*world).data) {
-  // A process with a problem tells it to the others too, which would wait for it otherwise.
+  // A process with a problem also reports it to the others, which would otherwise wait for it.
   const std::string problem = problem_of(parameters, options);
   require_same_model(*world, problem.empty() ? describe_model(parameters, buffers(), options)
                                              : std::vector{c10::str("a problem\t(", problem, ")")});
   if (!problem.empty()) {
-    throw Error(ErrorDetails{.problem = "The model cannot be trained by several processes",
+    throw Error(ErrorDetails{.problem = "The model cannot be trained with several processes",
                              .got = problem});
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -148,7 +148,7 @@ void DataParallel::State::drop_reducer() {
     logger.reset();
     reducer.reset();
   } catch (const std::exception&) {
-    // Both may complain of an iteration that was broken off, which has been told before.
+    // Both may complain about an aborted iteration, which was already reported.
   }
 }
 
@@ -160,9 +160,9 @@ void DataParallel::State::forget_forwards() {
 
 void DataParallel::State::require_reducer() const {
   if (reducer) return;
-  throw Error(ErrorDetails{.problem = "The gradients of a model cannot be exchanged any more",
-                           .got = "a failure when its buffers were made anew",
-                           .hint = "free memory of the device, and prepare the model again"});
+  throw Error(ErrorDetails{.problem = "The gradients of a model can no longer be exchanged",
+                           .got = "a failure while its buffers were recreated",
+                           .hint = "free device memory and prepare the model again"});
 }
 
 DataParallel::State::~State() { drop_reducer(); }

@@ -1,5 +1,5 @@
-// Every exchange between processes goes through here, so that all of them are named in errors and
-// to the monitor, and can be made to fail in tests.
+// Every exchange between processes goes through here, so that errors and the monitor can name it,
+// and tests can make it fail.
 #pragma once
 
 #include <exception>
@@ -14,11 +14,11 @@
 
 namespace accelerant::dist {
 
-// Throws an Error that says which exchange failed and because of whom, as far as can be told.
+// Throws an Error that says which exchange failed and because of whom, as far as known.
 [[noreturn]] void rethrow_exchange_error(const World& world, const char* name,
                                          std::exception_ptr error);
 
-// Throws an Error inside a join_uneven(), where not all processes may come.
+// Throws Error inside a join_uneven(), where not all processes may arrive.
 void refuse_in_join(const World& world, const char* name);
 
 namespace detail {
@@ -39,14 +39,15 @@ auto exchange(const World& world, const char* name, F& f) {
 }  // namespace detail
 
 // Calls f(groups), in which all processes take part, in the same order of calls. The name must be a
-// literal, and the same on all. For what processes without inputs follow in a join_uneven().
+// literal, and the same on all processes. For exchanges that processes without inputs follow in a
+// join_uneven().
 template <class F>
 auto exchange_joined(const World& world, const char* name, F&& f) {
   const auto operation = WorldAccess::progress(world).collective(name);
   return detail::exchange(world, name, f);
 }
 
-// The same for everything else, which is an Error inside a join_uneven().
+// The same for all other exchanges; throws Error inside a join_uneven().
 template <class F>
 auto exchange(const World& world, const char* name, F&& f) {
   refuse_in_join(world, name);

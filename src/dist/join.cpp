@@ -22,13 +22,13 @@ constexpr int64_t kManyEvents = 2000;
 
 World& world_of(const std::vector<DataParallel*>& models) {
   if (models.empty()) {
-    throw Error(ErrorDetails{.problem = "Uneven inputs are to be joined for no model",
-                             .expected = "the models that are trained"});
+    throw Error(ErrorDetails{.problem = "join_uneven_inputs() got no models",
+                             .expected = "the models to train"});
   }
   World& world = models.front()->world();
   if (WorldAccess::groups(world).join != nullptr) {
-    throw Error(ErrorDetails{.problem = "A join of uneven inputs inside another",
-                             .expected = "one join around the training loop, of all models"});
+    throw Error(ErrorDetails{.problem = "join_uneven_inputs() was called inside another one",
+                             .expected = "one call around the training loop, with all models"});
   }
   return world;
 }
@@ -39,7 +39,7 @@ Join::Join(const std::vector<DataParallel*>& models, const JoinOptions& options)
     : models_(models), options_(options), world_(world_of(models)) {
   for (DataParallel* model : models_) model->state().join = this;
   WorldAccess::groups(world_).join = this;
-  WorldAccess::progress(world_).lose_order();  // from here on processes do different things
+  WorldAccess::progress(world_).lose_order();  // from here on, processes do different things
 }
 
 Join::~Join() {
@@ -50,7 +50,7 @@ Join::~Join() {
 Join::Event Join::exchange_event(DataParallel::State* state, Kind kind) {
   return exchange_joined(world_, "uneven inputs", [&](Groups& groups) {
     const int64_t size = world_.size();
-    // Which processes have inputs, and then the sums of what they are about to do.
+    // Which processes have inputs, followed by the sums of what they are about to do.
     std::vector<at::Tensor> message = {at::zeros({size + 2}, at::kLong)};
     auto* values = message[0].mutable_data_ptr<int64_t>();
     if (state != nullptr) {
@@ -75,8 +75,8 @@ Join::Event Join::exchange_event(DataParallel::State* state, Kind kind) {
       throw Error(ErrorDetails{
           .problem = "Processes with uneven inputs do different things at the same time",
           .expected =
-              "the same models called in the same order, and synchronised at the same batches",
-          .got = "another model or another kind of step in some process"});
+              "the same models, called in the same order and synchronised at the same batches",
+          .got = "a different model or kind of step in some process"});
     }
     return event;
   });
@@ -87,7 +87,7 @@ int Join::announce_forward(DataParallel::State& state, bool synchronise) {
   if (options_.throw_on_early_termination && event.active < world_.size()) {
     throw Error(
         ErrorDetails{.problem = "Another process has no more inputs",
-                     .expected = "as many batches in every process",
+                     .expected = "the same number of batches in every process",
                      .got = c10::str(event.active, " of ", world_.size(), " processes left")});
   }
   return event.highest_active;
@@ -97,7 +97,7 @@ void Join::announce_backward(DataParallel::State& state) {
   exchange_event(&state, Kind::backward);
   if (options_.divide_by_initial_world_size) return;
   exchange_joined(world_, "uneven inputs", [&](Groups& groups) {
-    // The Reducer takes the number it divides by from an exchange like this.
+    // The Reducer gets the number it divides by from an exchange like this.
     std::vector<at::Tensor> count = {at::ones({1})};
     state.reducer->set_forward_pass_work_handle(groups.control->allreduce(count),
                                                 /*useStaticWorldSize=*/false);
@@ -125,7 +125,7 @@ void Join::follow_backward(DataParallel::State& state) {
         state.options.static_graph && !std::exchange(state.graph_is_known, true);
     state.graph_is_followed = state.graph_is_followed || learns_graph;
     const auto follow_used_map = [&] {
-      // Nothing was used here. The Reducer's own map may still hold marks of iterations before.
+      // Nothing was used here. The Reducer's own map may still hold marks of earlier iterations.
       std::vector<at::Tensor> unused = {
           at::zeros_like(state.reducer->get_local_used_map_on_device())};
       groups.data->allreduce(unused)->wait();
@@ -137,7 +137,7 @@ void Join::follow_backward(DataParallel::State& state) {
     for (c10d::GradBucket& bucket : buckets) sums.push_back(state.reducer->run_comm_hook(bucket));
     if (state.options.find_unused_parameters && !state.options.static_graph) follow_used_map();
     for (const auto& sum : sums) state.reducer->finish_comm_hook(*sum);
-    // The order of gradients of a static graph is learnt in the second iteration, else in the
+    // The order of gradients is learnt in the second iteration of a static graph, otherwise in the
     // first.
     if (!learns_graph) state.reducer->push_rebuilt_params_for_all_indices();
   });
@@ -158,9 +158,11 @@ void Join::follow_the_others() {
     // A process that never had to follow has the newest models.
     if (event.active == 0) return share_last_model(/*ended_last=*/events == 0);
     if (options_.throw_on_early_termination) {
-      throw Error(ErrorDetails{.problem = c10::str("Rank ", world_.rank(), " has no more inputs"),
-                               .expected = "as many batches in every process",
-                               .got = c10::str(event.active, " processes that have more")});
+      throw Error(
+          ErrorDetails{.problem = c10::str("Rank ", world_.rank(), " has no more inputs"),
+                       .expected = "the same number of batches in every process",
+                       .got = c10::str(event.active, event.active == 1 ? " process" : " processes",
+                                       " with more inputs")});
     }
     if (event.kind == Kind::backward) {
       follow_backward(*event.state);
@@ -169,20 +171,20 @@ void Join::follow_the_others() {
     }
     if (events == kManyEvents) {
       log(LogLevel::warning, c10::str("Rank ", world_.rank(), " has about ", kManyEvents / 2,
-                                      " batches fewer than others, for which it waits"));
+                                      " fewer batches than other processes, and waits for them"));
     }
   }
 }
 
-// Also while all have inputs: whether a program works shall not depend on its data.
+// Applies even while all have inputs: whether a program works must not depend on its data.
 void refuse_in_join(const World& world, const char* name) {
   if (WorldAccess::groups(world).join == nullptr) return;
   throw Error(ErrorDetails{
-      .problem = c10::str("An exchange inside join_uneven_inputs(): ", name),
-      .expected = "only forwards and backwards of the models that are joined",
-      .got = "one that needs all processes, when those with fewer batches take no part in it",
-      .hint = "call it after join_uneven_inputs(); a sum can be kept in each process and reduced "
-              "afterwards"});
+      .problem = c10::str("An exchange is not possible inside join_uneven_inputs(): ", name),
+      .expected = "only forwards and backwards of the joined models",
+      .got = "an exchange that processes with fewer batches do not take part in",
+      .hint = "call it after join_uneven_inputs(); for example, keep a sum in each process and "
+              "reduce it afterwards"});
 }
 
 void join_uneven(const std::vector<DataParallel*>& models, const JoinOptions& options,

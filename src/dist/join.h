@@ -1,5 +1,5 @@
-// Training when the processes have different numbers of batches: those that have ended go on taking
-// part in the exchanges of the others, with gradients of zero, until all have ended.
+// Training with different numbers of batches per process: those that have finished keep taking part
+// in the exchanges of the others, with gradients of zero, until all have finished.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,14 @@
 
 namespace accelerant::dist {
 
-// Runs `loop`, the training loop of this process, and then follows the others. Those with inputs
-// must call the models in the same order; forwards without gradients do not count. At the end all
-// processes have the models of one that ended last.
+// Runs `loop`, the training loop of this process, and then follows the others. Processes with
+// inputs must call the models in the same order; forwards without gradients do not count. At the
+// end all processes have the models of a process that finished last.
 void join_uneven(const std::vector<DataParallel*>& models, const JoinOptions& options,
                  const std::function<void()>& loop);
 
-// Of the models in a join_uneven(), while it lasts. Processes with inputs announce what they are
-// about to exchange, in a small exchange of its own that those without take part in.
+// Coordinates the models during a join_uneven(). Processes with inputs announce what they are about
+// to exchange, in a small separate exchange that those without inputs take part in.
 class Join {
  public:
   Join(const std::vector<DataParallel*>& models, const JoinOptions& options);
@@ -26,14 +26,14 @@ class Join {
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
 
-  // Before a forward with gradients. Returns a rank with inputs, the same for all, whose buffers
-  // count.
+  // Call it before a forward with gradients. Returns a rank with inputs, the same for all, whose
+  // buffers count.
   int announce_forward(DataParallel::State& state, bool synchronise);
 
-  // When a backward that reduces comes to the model.
+  // Called when a backward that reduces reaches the model.
   void announce_backward(DataParallel::State& state);
 
-  // After the loop.
+  // Call it after the loop.
   void follow_the_others();
 
  private:
@@ -41,8 +41,8 @@ class Join {
 
   // What the processes with inputs do next.
   struct Event {
-    int64_t active = 0;       // how many have inputs
-    int highest_active = -1;  // the last of them
+    int64_t active = 0;       // processes that have inputs
+    int highest_active = -1;  // the highest rank among them
     Kind kind = Kind::forward;
     DataParallel::State* state = nullptr;
   };

@@ -16,8 +16,9 @@
 namespace accelerant::dist {
 namespace {
 
-// A copy: parameters stay as they are if the exchange fails. 16 bits would lose some of the sum.
-at::Tensor to_add_up(const at::Tensor& parameter) {
+// A copy, so that parameters are unchanged if the exchange fails. 16 bits would lose precision in
+// the sum.
+at::Tensor summand_of(const at::Tensor& parameter) {
   const at::ScalarType type = parameter.scalar_type();
   const bool is_16_bit = type == at::kHalf || type == at::kBFloat16;
   return parameter.detach()
@@ -32,7 +33,7 @@ void average_parameters(const World& world, const std::vector<at::Tensor>& param
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> sums(parameters.size());
   for (const Pack& pack : packs_of(parameters)) {
-    for (const std::size_t i : pack) sums[i] = to_add_up(parameters[i]);
+    for (const std::size_t i : pack) sums[i] = summand_of(parameters[i]);
     all_reduce_pack(world, "averaging parameters", sums, pack, Reduction::sum);
     for (const std::size_t i : pack) {
       parameters[i].copy_(sums[i].div_(world.size()));

@@ -1,4 +1,4 @@
-// Messages between processes, and times in messages for people.
+// Messages between processes, and durations in messages for people.
 #pragma once
 
 #include <c10/util/StringUtil.h>
@@ -16,9 +16,9 @@ inline std::string seconds_text(std::chrono::milliseconds time) {
   return c10::str(static_cast<double>(time.count()) / 1000, " s");
 }
 
-// Bytes of any length between all processes, over the control group; the base of objects and of the
-// agreement about tensors. Returns what each process sends, by rank. Short ones take one exchange,
-// longer ones two.
+// Exchanges bytes of any length between all processes, over the control group; objects and the
+// agreement about tensors build on it. Returns what each process sent, by rank. Short messages take
+// one exchange, longer ones two.
 std::vector<std::string> exchange_messages(const World& world, const char* name,
                                            const std::string& bytes);
 

@@ -26,7 +26,7 @@ std::vector<int64_t> rows_of(const std::vector<View>& views, std::size_t tensor)
   return rows;
 }
 
-// On every process the first dimension is as long as its batch has rows.
+// Whether, on every process, the first dimension is as long as its batch has rows.
 bool is_batch_everywhere(const std::vector<View>& views, std::size_t tensor) {
   return std::all_of(views.begin(), views.end(), [&](const View& view) {
     const TensorView& seen = view.tensors[tensor];
@@ -34,13 +34,13 @@ bool is_batch_everywhere(const std::vector<View>& views, std::size_t tensor) {
   });
 }
 
-// All sizes but, for batches, the first.
+// Compares all sizes, except the first one for batches.
 bool fits(const TensorView& a, const TensorView& b, bool is_batch) {
   const std::ptrdiff_t from = is_batch ? 1 : 0;
   return std::equal(a.sizes.begin() + from, a.sizes.end(), b.sizes.begin() + from, b.sizes.end());
 }
 
-// The rows that are in the gathered tensor of padded parts.
+// The real rows of a tensor gathered from padded parts.
 at::Tensor without_padding(const at::Tensor& gathered, const std::vector<int64_t>& rows,
                            int64_t longest) {
   std::vector<at::Tensor> parts;
@@ -65,11 +65,11 @@ void require_same_total(const std::vector<View>& views) {
 
 void require_all_processes(const BatchRows& rows) {
   if (rows.everywhere) return;
-  throw Error(
-      ErrorDetails{.problem = "gather_for_metrics in a step in which not every process has a batch",
-                   .expected = "all processes taking part",
-                   .got = "an epoch that is left uneven at its end",
-                   .hint = "turn even_batches on: what only fills up is dropped here"});
+  throw Error(ErrorDetails{
+      .problem = "gather_for_metrics was called in a step in which not every process has a batch",
+      .expected = "all processes to take part",
+      .got = "an epoch with an uneven end",
+      .hint = "turn even_batches on: gather_for_metrics drops the samples it adds"});
 }
 
 }  // namespace
@@ -94,8 +94,8 @@ std::vector<at::Tensor> detail::gather_for_metrics(const World& world, const Bat
     for (const View& view : views) {
       if (fits(view.tensors[i], views.front().tensors[i], is_batch[i])) continue;
       refuse_views(views, "gather_for_metrics of tensors whose shapes differ",
-                   "the same shapes on all processes, but for the rows of a batch",
-                   "make them alike with pad_across_processes first");
+                   "the same shapes on all processes, except for the rows of a batch",
+                   "pad them to the same shape with pad_across_processes first");
     }
     if (!is_batch[i]) continue;
     const std::vector<int64_t> counts = rows_of(views, i);

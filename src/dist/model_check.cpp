@@ -17,15 +17,15 @@ constexpr size_t kMostDifferences = 12;
 
 std::string describe(const at::Tensor& tensor) {
   std::string text = c10::str(tensor.scalar_type(), " ", tensor.sizes());
-  // Gradients are exchanged in the order they have in memory.
+  // Gradients are exchanged in their memory order.
   if (!tensor.is_contiguous()) text += c10::str(" with strides ", tensor.strides());
   return text;
 }
 
-// What each process has, by rank; empty if all have the same.
+// What each process has, by rank; empty if all are equal.
 std::vector<std::string> texts_that_differ(const World& world, const std::string& own) {
   const char* const name = "comparing the models";
-  // The long texts only if they are needed.
+  // Exchanges the long texts only if needed.
   const auto hashes = exchange_messages(world, name, std::to_string(stable_hash(own)));
   const bool is_same = std::all_of(hashes.begin(), hashes.end(),
                                    [&](const std::string& hash) { return hash == hashes.front(); });
@@ -88,20 +88,20 @@ std::vector<std::string> model_differences(const std::vector<std::string>& first
     const auto found = expected.find(name);
     if (found == expected.end()) {
       differences.push_back(
-          c10::str("rank ", rank, " has ", name, " ", value, ", which rank 0 has not"));
+          c10::str("rank ", rank, " has ", name, " ", value, ", which rank 0 lacks"));
     } else if (found->second != value) {
-      differences.push_back(c10::str("rank ", rank, " has ", name, " ", value, ", which is ",
+      differences.push_back(c10::str("rank ", rank, " has ", name, " ", value, ", but it is ",
                                      found->second, " on rank 0"));
     }
   }
   for (const auto& [name, value] : expected) {
     if (got.contains(name)) continue;
     differences.push_back(
-        c10::str("rank ", rank, " has no ", name, " ", value, ", which rank 0 has"));
+        c10::str("rank ", rank, " lacks ", name, " ", value, ", which rank 0 has"));
   }
   if (differences.empty()) {
     differences.push_back(
-        c10::str("rank ", rank, " has the same parameters in another order than rank 0"));
+        c10::str("rank ", rank, " has the same parameters as rank 0 in a different order"));
   }
   return differences;
 }
@@ -120,10 +120,11 @@ void require_same_model(const World& world, const std::vector<std::string>& line
     differences.resize(kMostDifferences);
     differences.push_back(c10::str("and ", left, " more"));
   }
-  throw Error(ErrorDetails{.problem = "The processes have prepared different models",
-                           .expected = "the same parameters, buffers and options in all of them",
-                           .got = c10::Join("; ", differences),
-                           .hint = "build the model in the same way in every process"});
+  std::string text =
+      "The processes have prepared different models: expected the same parameters, buffers and "
+      "options in all of them, got";
+  for (const std::string& difference : differences) text += "\n  " + difference;
+  throw Error(text + "\nBuild the model in the same way in every process");
 }
 
 }  // namespace accelerant::dist

@@ -1,4 +1,4 @@
-// Whether all processes have the same model, told before a training can go wrong.
+// Checks whether all processes have the same model, before training can go wrong.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ std::vector<std::string> describe_model(const std::vector<NamedParameter>& param
                                         const std::vector<at::Tensor>& buffers,
                                         const DataParallelOptions& options);
 
-// Where the model of rank `rank` is not that of rank 0, in words. Empty if nowhere.
+// Describes where the model of rank `rank` differs from that of rank 0. Empty if it does not.
 std::vector<std::string> model_differences(const std::vector<std::string>& first,
                                            const std::vector<std::string>& other, int64_t rank);
 

@@ -18,8 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-// A message that fits takes one exchange: its length goes with it. Latency hardly depends on the
-// size at this size, and most descriptions of batches fit.
+// A message that fits takes one exchange, including its length. At this size latency hardly depends
+// on the size, and most descriptions of batches fit.
 constexpr int64_t kFirstPart = 512;
 constexpr int64_t kLengthBytes = sizeof(int64_t);
 constexpr int64_t kInline = kFirstPart - kLengthBytes;
@@ -31,7 +31,7 @@ std::size_t as_size(int64_t n) { return static_cast<std::size_t>(n); }
 std::string to_bytes(const json& value) {
   std::string bytes;
   json::to_cbor(value,
-                bytes);  // unlike JSON's text it keeps nan, inf and strings that are no UTF-8
+                bytes);  // unlike JSON text, it keeps nan, inf and strings that are not UTF-8
   return bytes;
 }
 
@@ -105,7 +105,7 @@ void broadcast_bytes(const World& world, std::string& bytes, int64_t from_proces
   if (sends) *length.mutable_data_ptr<int64_t>() = static_cast<int64_t>(bytes.size());
   broadcast_tensor(world, Channel::control, "broadcast_object", length, from_process);
   const int64_t count = *length.const_data_ptr<int64_t>();
-  if (count == 0) {  // Gloo cannot send nothing
+  if (count == 0) {  // Gloo cannot send empty tensors
     bytes.clear();
     return;
   }

@@ -31,7 +31,7 @@ void gram_schmidt_(const at::Tensor& matrices, double epsilon) {
 }  // namespace
 
 void orthogonalize_(at::Tensor matrices, double epsilon) {
-  // QR is faster for more than two columns, and does not exist in 16 bits.
+  // QR is faster for more than two columns, but does not support 16 bits.
   const bool is_16_bit =
       matrices.scalar_type() == c10::kHalf || matrices.scalar_type() == c10::kBFloat16;
   if (matrices.size(2) <= 2 || is_16_bit) {
@@ -49,7 +49,7 @@ void replace_unusable_columns_(at::Tensor matrices, const at::Tensor& replacemen
 
 uint64_t SeedSequence::next() {
   constexpr uint32_t kLargest = 999'999'999;
-  constexpr uint32_t kMask = (uint32_t{1} << 30) - 1;  // the bits that the largest needs
+  constexpr uint32_t kMask = (uint32_t{1} << 30) - 1;  // the bits of the largest number
   for (;;) {
     ++draws_;
     const auto value = static_cast<uint32_t>(engine_()) & kMask;

@@ -50,7 +50,7 @@ void require_plain(const char* name, const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined() || (tensor.layout() == at::kStrided && !tensor.is_quantized())) continue;
     throw Error(ErrorDetails{.problem = c10::str(name, " cannot exchange this tensor"),
-                             .expected = "a dense one",
+                             .expected = "a dense tensor",
                              .got = tensor.toString(),
                              .hint = "convert it first, with to_dense() or dequantize()"});
   }

@@ -1,5 +1,5 @@
-// Several tensors in one exchange. Each exchange costs a latency that is large against a small
-// tensor, so small ones travel together in a flat buffer; large ones go alone and are not copied.
+// Several tensors in one exchange. The latency of an exchange is large compared to a small tensor,
+// so small ones travel together in a flat buffer; large ones travel alone and are not copied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,21 +10,21 @@
 
 namespace accelerant::dist {
 
-// Positions in a list of tensors that are exchanged at once. The same on all processes if shapes
-// are.
+// Positions in a list of tensors that are exchanged at once. The same on all processes if the
+// shapes are.
 using Pack = std::vector<std::size_t>;
 
-// Tensors of one pack have the same device and type. Undefined and empty ones are in none: Gloo
-// fails on exchanges of nothing.
+// Tensors of one pack have the same device and type. Undefined and empty tensors are left out: Gloo
+// fails on empty exchanges.
 std::vector<Pack> packs_of(const std::vector<at::Tensor>& tensors);
 
-// The content of a tensor as bytes, one-dimensional and contiguous; a view where that is possible.
+// The content of a tensor as bytes, one-dimensional and contiguous; a view if possible.
 at::Tensor as_bytes(const at::Tensor& tensor);
 
-// The tensors of a pack, which are one-dimensional, one after the other.
+// The one-dimensional tensors of a pack, one after another.
 at::Tensor joined(const std::vector<at::Tensor>& tensors, const Pack& pack);
 
-// An Error for tensors that are not plain arrays (sparse, quantized).
+// Throws Error for tensors that are not plain arrays (sparse, quantized).
 void require_plain(const char* name, const std::vector<at::Tensor>& tensors);
 
 }  // namespace accelerant::dist

@@ -31,7 +31,7 @@ void PowerIteration::start(const std::vector<at::Tensor>& matrices, BucketMemory
   if (is_new) {
     memory.q = at::empty({q_size}, tensor_options);
   } else {
-    // Those that were loaded may be elsewhere.
+    // Loaded tensors may be on another device.
     memory.q = memory.q.to(tensor_options);
     memory.q_random = memory.q_random.to(tensor_options);
   }
@@ -57,7 +57,7 @@ void PowerIteration::advance() {
   if (parts_.empty()) return;
   work_->wait();
   for (const Factored& part : parts_) {
-    // Orthonormal columns make it no matter that P is a sum and not a mean.
+    // With orthonormal columns it does not matter that P is a sum and not a mean.
     orthogonalize_(part.p, options_.orthogonalization_epsilon);
     at::Tensor q = part.q;
     at::bmm_out(q, part.matrices.transpose(1, 2), part.p);
@@ -107,8 +107,8 @@ void PowerIteration::randomize_q(SeedSequence& seeds) {
   }
 }
 
-// A Q of zeros, from gradients that were 0 in one step, would stay 0 for ever and the matrix with
-// it; one that is not finite, from gradients that overflowed, would spoil all further steps.
+// A Q of zeros, from gradients that were 0 in one step, would stay 0 forever, and the matrix with
+// it. A Q that is not finite, from gradients that overflowed, would spoil all further steps.
 void PowerIteration::revive_q(const at::Tensor& q_random) {
   int64_t begin = 0;
   for (const Factored& part : parts_) {

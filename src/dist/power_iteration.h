@@ -11,14 +11,14 @@ namespace accelerant::dist {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// The two exchanges that approximate some matrices by the mean of their approximations. Refers to
-// the options.
+// The two exchanges that approximate matrices by the mean of their approximations. Refers to the
+// options.
 class PowerIteration {
  public:
   PowerIteration(const PowerSgdOptions& options, GroupPtr group);
 
-  // Takes the factors of the matrices, each (batch, n, m), from the memory, fills Q where it is
-  // new, and sends P.
+  // Takes the factors of the matrices, each (batch, n, m), from the memory, fills Q if it is new,
+  // and sends P.
   void start(const std::vector<at::Tensor>& matrices, BucketMemory& memory, SeedSequence& seeds);
 
   // Waits for P and sends Q.

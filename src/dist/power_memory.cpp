@@ -11,17 +11,17 @@ namespace {
 
 using nlohmann::json;
 
-// More than any training makes, and few enough to be made again in a minute.
+// More than any training needs, and few enough to be drawn again within a minute.
 constexpr int64_t kMostDraws = 10'000'000'000;
 
 int64_t number_at(const json& values, const char* key, int64_t most) {
   const json value = values.is_object() ? values.value(key, json()) : json();
   if (value.is_number_integer() && value >= 0 && value <= most) return value.get<int64_t>();
-  throw Error(ErrorDetails{
-      .problem = "This is not the state of PowerSGD",
-      .expected = c10::str("a number from 0 to ", most, " for '", key, "'"),
-      .got = value.dump(),
-      .hint = "load a state made by state_dict() with the same version of the library"});
+  throw Error(
+      ErrorDetails{.problem = "This is not a state of PowerSGD",
+                   .expected = c10::str("a number from 0 to ", most, " for '", key, "'"),
+                   .got = value.dump(),
+                   .hint = "load a state from state_dict() of the same version of the library"});
 }
 
 std::string tensor_name(size_t bucket, const char* field) { return c10::str(bucket, ".", field); }

@@ -16,14 +16,14 @@
 namespace accelerant::dist {
 namespace {
 
-// The part of a gradient that its approximation has left out. Of gradients that overflowed nothing
-// is kept: their step is skipped, and what is not finite would come back in every step after.
+// The part of a gradient that its approximation left out. Nothing is kept of gradients that
+// overflowed: their step is skipped, and non-finite values would return in every later step.
 at::Tensor error_of(const at::Tensor& gradients, const at::Tensor& approximation) {
   return gradients.sub(approximation).nan_to_num_(0.0, 0.0, 0.0);
 }
 
-// What both compressors share: whole gradients at first, then compressed ones, and the memory of
-// buckets.
+// What both compressors share: uncompressed gradients at first, then compressed ones, and the
+// memory of buckets.
 class PowerSgd : public Compressor {
  public:
   PowerSgd(const PowerSgdOptions& options, GroupPtr group)
@@ -49,7 +49,7 @@ class PowerSgd : public Compressor {
     if (!options_.use_error_feedback) return memory;
     const bool has_error = memory.error.defined() && memory.error.numel() == length;
     const at::TensorOptions options = bucket.getBuffer().options();
-    // One that was loaded may be elsewhere.
+    // A loaded tensor may be on another device.
     memory.error = has_error ? memory.error.to(options) : at::zeros({length}, options);
     return memory;
   }
@@ -63,7 +63,7 @@ class PowerSgd : public Compressor {
   PowerSgdMemory memory_;
 };
 
-// --- Matrix by matrix -----------------------------------------------------------------------------
+// --- Matrix by matrix ----------------------------------------------------------------------------
 
 class MatrixReduction final : public BucketReduction {
  public:
@@ -114,7 +114,8 @@ class MatrixReduction final : public BucketReduction {
     return compressed * options_.min_compression_rate < static_cast<double>(n * m);
   }
 
-  // By shape, in the order in which shapes first occur: the order in which they get random numbers.
+  // By shape, in the order in which shapes first occur, which is the order in which they get random
+  // numbers.
   void sort(const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) {
       const int64_t n = tensor.dim() == 0 ? 1 : tensor.size(0);
@@ -162,11 +163,11 @@ class MatrixReduction final : public BucketReduction {
   const PowerSgdOptions& options_;
   GroupPtr group_;
   at::Tensor buffer_;
-  at::Tensor gradients_;  // with the error of the step before; kept only for the next one's
+  at::Tensor gradients_;  // including the previous step's error; kept to compute the next one
   BucketMemory& memory_;
 
   std::vector<at::Tensor> whole_;  // not worth compressing
-  at::Tensor flat_;                // those in one piece
+  at::Tensor flat_;                // those, in one piece
   WorkPtr work_;
   std::vector<std::vector<at::Tensor>> by_shape_;
   std::vector<Stacked> stacks_;
@@ -184,7 +185,7 @@ class MatrixCompressor final : public PowerSgd {
   }
 };
 
-// --- Bucket by bucket -----------------------------------------------------------------------------
+// --- Bucket by bucket ----------------------------------------------------------------------------
 
 int64_t side_of_square(int64_t length) {
   return static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(length))));
@@ -216,7 +217,7 @@ class SquareReduction final : public BucketReduction {
  private:
   const PowerSgdOptions& options_;
   at::Tensor buffer_;
-  at::Tensor square_;     // the buffer, filled up with zeros
+  at::Tensor square_;     // the buffer, padded with zeros
   at::Tensor gradients_;  // as in MatrixReduction
   BucketMemory& memory_;
   PowerIteration iteration_;

@@ -1,6 +1,6 @@
 // PowerSGD (Vogels, Karimireddy, Jaggi 2019): a gradient M is sent as P and Q, M ≈ P Qᵀ, one step
-// of power iteration from the Q of the step before. The same numbers as torch's powerSGD_hook,
-// random ones included.
+// of power iteration from the Q of the previous step. Computes the same numbers as torch's
+// powerSGD_hook, including random ones.
 #pragma once
 
 #include "accelerant/dist/data_parallel_options.h"

@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 // How often a process asks the store, which one process serves for all.
 milliseconds interval_for(int64_t size) { return std::max(milliseconds(250), milliseconds(size)); }
 
-// `what` happened: it names those to blame. `is_consequence`: of the failure of another process.
+// `what` happened and who is to blame. `is_consequence`: of the failure of another process.
 [[noreturn]] void refuse(const World& world, const std::string& what, bool is_consequence) {
   const std::string problem = "The processes could not agree on when to save their state: ";
   if (Monitor* const monitor = WorldAccess::monitor(world))
@@ -43,8 +43,8 @@ std::string missing_text(const World& world, PreemptionWatcher& watcher) {
   if (Monitor* const monitor = WorldAccess::monitor(world))
     text += "; " + monitor->who_is_late(milliseconds(500));
   return text +
-         "; look at the output of these processes; ProcessGroupOptions::timeout is how long to "
-         "wait";
+         "; look at the output of these processes, or raise ProcessGroupOptions::timeout if they "
+         "are only slow";
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ Preemption::~Preemption() {
 }
 
 bool Preemption::at_boundary() {
-  // With uneven inputs processes make different numbers of updates, and only those with inputs come
+  // With uneven inputs, processes make different numbers of updates, and only those with inputs get
   // here.
   if (watcher_ && WorldAccess::groups(world_).join != nullptr) return false;
   ++updates_;
@@ -84,7 +84,7 @@ bool Preemption::is_time_to_save() {
     const PreemptionAgreement request = watcher_->agreement().value();
     log(LogLevel::warning,
         c10::str(signal_name(request.signal), " asks rank ", request.rank,
-                 " to save and stop, but a process has ended its training: nothing is saved"));
+                 " to save and stop, but a process has finished training: nothing is saved"));
   }
   return boundary == Boundary::save;
 }

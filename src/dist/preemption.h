@@ -1,4 +1,4 @@
-// Saving and stopping on request: when a signal asks a training to, at which update it does.
+// Saving and stopping on request: decides at which update to save when a signal arrives.
 //
 //   Preemption preemption(world, {SIGTERM, SIGUSR1});
 //   while (training) {
@@ -9,8 +9,9 @@
 //     }
 //   }
 //
-// A signal to one process is enough: all processes return true after the same update. What signals
-// do meanwhile is in core/preemption_signals.h, how processes agree in preemption_watcher.h.
+// A signal to one process is enough: all processes return true after the same update.
+// core/preemption_signals.h explains what signals do meanwhile, preemption_watcher.h how processes
+// agree.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +25,26 @@ namespace accelerant::dist {
 
 class PreemptionWatcher;
 
-// Borrows the World, and must end before it. With several processes all must make theirs in the
-// same order, and pass the same number of boundaries. For the thread of the training.
+// Borrows the World, and must be destroyed before it. With several processes, all must create
+// theirs in the same order and pass the same number of boundaries. For the training thread.
 class Preemption {
  public:
   explicit Preemption(const World& world, std::vector<int> signals = {SIGTERM, SIGUSR1});
-  // The other processes are told that this one has left: if they are asked to save from now on,
-  // they go on instead, since a checkpoint needs all.
+  // Tells the other processes that this one has left. If they are asked to save from now on, they
+  // continue instead, since a checkpoint needs all processes.
   ~Preemption();
   Preemption(const Preemption&) = delete;
   Preemption& operator=(const Preemption&) = delete;
 
-  // One more update is done. True: now is the time to save and stop, on all processes, and from now
-  // on always. Costs nothing but a counter, except once, after a signal: then it waits until all
-  // processes have answered when they can save, well below a second as a rule. Throws Error if a
-  // process does not answer within the timeout of the process group, naming it, or has failed.
-  // Inside a join_uneven() it does nothing: a request is served after it.
+  // Call it after each update. Returns true, on all processes and from then on always, when it is
+  // time to save and stop. Costs only a counter, except once after a signal: then it waits until
+  // all processes have answered when they can save, usually well under a second. Throws an Error
+  // that names the process if one does not answer within the timeout of the process group, or has
+  // failed. Inside a join_uneven() it does nothing: a request is served after it.
   bool at_boundary();
 
-  // The signal that asks for it, to whichever process it went; 0: none. With several processes it
-  // is known from the agreement on.
+  // The signal that asks for it, whichever process received it; 0 if there is none. With several
+  // processes it is known once they have agreed.
   int signal() const;
 
   int64_t updates() const { return updates_; }

@@ -17,7 +17,7 @@ constexpr const char* kRequest = "request";
 constexpr const char* kCount = "answers";
 constexpr const char* kAgreement = "agreement";
 constexpr const char* kLeft = "left";
-// While the training may be waiting.
+// While training may be waiting.
 constexpr milliseconds kQuickInterval = milliseconds(10);
 
 std::string answer_key(int64_t rank) { return "answer/" + std::to_string(rank); }
@@ -48,7 +48,7 @@ std::shared_ptr<PreemptionWatcher> PreemptionWatcher::start(c10::intrusive_ptr<c
   return watcher;
 }
 
-// --- The training -----------------------------------------------------------------------------------
+// --- The training --------------------------------------------------------------------------------
 
 Boundary PreemptionWatcher::boundary_locked() const {
   if (!agreement_) return is_frozen_ ? Boundary::wait : Boundary::go_on;
@@ -60,7 +60,7 @@ Boundary PreemptionWatcher::count_update() {
   const std::lock_guard lock(mutex_);
   ++updates_;
   if (!is_frozen_ && local_signal_() != 0) {
-    if (!failure_.empty()) return Boundary::wait;  // in vain: nobody can ask the others any more
+    if (!failure_.empty()) return Boundary::wait;  // never ends: the store is gone
     hurries_ = true;
     changed_.notify_all();
   }
@@ -103,7 +103,7 @@ void PreemptionWatcher::stop(milliseconds timeout) {
   changed_.wait_for(lock, timeout, [&] { return ended_; });
 }
 
-// --- The thread -------------------------------------------------------------------------------------
+// --- The thread ----------------------------------------------------------------------------------
 
 void PreemptionWatcher::run() {
   std::unique_lock lock(mutex_);
@@ -146,7 +146,7 @@ void PreemptionWatcher::look() {
   if (!has_answered_) {
     int64_t updates = 0;
     {
-      // Together: no boundary is passed between the two.
+      // Together: no boundary may be passed between the two.
       const std::lock_guard lock(mutex_);
       is_frozen_ = true;
       updates = updates_;
@@ -165,7 +165,7 @@ void PreemptionWatcher::look() {
 void PreemptionWatcher::answer(const std::string& text) {
   has_answered_ = true;
   store_->set(answer_key(rank_), text);
-  // Who is the last finds the answers of all others: they are written before they are counted.
+  // The last process finds the answers of all others: they are written before they are counted.
   if (store_->add(kCount, 1) == size_) decide();
 }
 

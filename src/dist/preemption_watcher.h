@@ -1,17 +1,17 @@
 // How processes that are asked to save and stop agree on when, without an exchange in each step.
 //
-// Signals reach processes at different times, or only one of them; all must save after the same
-// update. Each process has a thread with a connection of its own to the store, which looks every
+// Signals reach processes at different times, or only one of them, but all must save after the same
+// update. Each process has a thread with its own connection to the store, which checks every
 // quarter of a second whether somebody asks:
 //
-//   1. A process that has received a signal writes "request".
-//   2. A thread that sees it writes how many updates its process has passed. From then on the process stops at
-//      its next boundary, so it is at most one update further.
-//   3. The last to answer writes "agreement": the largest of the answers plus one. Those that have stopped go
-//      on, so also those reach that update who wait for them in an exchange.
+// 1. A process that has received a signal writes "request".
+// 2. A thread that sees it writes how many updates its process has passed. From then on the process
+//    stops at its next boundary, so it gets at most one update further.
+// 3. The last one to answer writes "agreement": the largest of the answers plus one. Processes that
+//    have stopped continue, so that those waiting for them in an exchange also reach that update.
 //
-// Answers come from the threads, whatever the trainings are busy with. A process whose training has
-// ended answers that it has left; then nobody saves, since not all can.
+// The threads answer whatever training is busy with. A process that has finished training answers
+// that it has left; then no process saves, since not all can.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -29,41 +29,41 @@
 namespace accelerant::dist {
 
 struct PreemptionAgreement {
-  int64_t update = 0;  // after which all save; 0: nobody does, since a process has left
-  int signal = 0;      // that asked for it
-  int64_t rank = 0;    // which process received it
+  int64_t update = 0;  // all save after this one; 0: none does, since a process has left
+  int signal = 0;      // the signal that asked for it
+  int64_t rank = 0;    // the process that received it
 };
 
-// What a training does after an update.
+// What a training loop does after an update.
 enum class Boundary {
   go_on,
   wait,     // for the agreement
   save,     // and stop
-  too_late  // go on: there was a request, but a process has left
+  too_late  // continue: there was a request, but a process has left
 };
 
 // Thread-safe. The thread of run() may outlive all others: a call on a store whose process is
-// stopped does not come back.
+// stopped never returns.
 class PreemptionWatcher {
  public:
-  // `store` is used by run() only. `local_signal` returns the signal that this process has
-  // received, 0 for none; it must be callable for ever.
+  // Only run() uses `store`. `local_signal` returns the signal that this process has received, or
+  // 0; it must remain callable forever.
   PreemptionWatcher(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size,
                     std::function<int()> local_signal, std::chrono::milliseconds interval);
 
-  // Starts the thread that owns the watcher, together with the caller.
+  // Starts the thread, which owns the watcher together with the caller.
   static std::shared_ptr<PreemptionWatcher> start(c10::intrusive_ptr<c10d::Store> store,
                                                   int64_t rank, int64_t size,
                                                   std::function<int()> local_signal,
                                                   std::chrono::milliseconds interval);
 
-  // --- For the training ---
+  // --- For the training --------------------------------------------------------------------------
 
-  // One more update is done.
+  // Call it after each update.
   Boundary count_update();
 
-  // False: nothing was agreed in this time. True without an agreement: there will be none, see
-  // failure().
+  // Returns false if nothing was agreed in this time. True without an agreement means there will be
+  // none; see failure().
   bool await_agreement(std::chrono::milliseconds timeout);
 
   // What to do now, without a further update.
@@ -71,14 +71,14 @@ class PreemptionWatcher {
 
   std::optional<PreemptionAgreement> agreement() const;
 
-  // Why the store is of no use any more; empty if it is.
+  // Why the store is no longer usable; empty if it is.
   std::string failure() const;
 
-  // The processes that have not answered. Nothing if the store does not tell in this time.
+  // The processes that have not answered. Empty if the store does not answer in this time.
   std::optional<std::vector<int64_t>> missing(std::chrono::milliseconds timeout);
 
-  // Tells the others that this process has left, unless it has answered. Waits for the end of the
-  // thread, but no longer than this.
+  // Tells the others that this process has left, unless it has answered. Waits for the thread to
+  // end, but no longer than `timeout`.
   void stop(std::chrono::milliseconds timeout);
 
  private:
@@ -89,7 +89,7 @@ class PreemptionWatcher {
   void decide();
   std::vector<int64_t> find_missing();
 
-  // Of the thread only.
+  // Used by the thread only.
   const c10::intrusive_ptr<c10d::Store> store_;
   const int64_t rank_;
   const int64_t size_;
@@ -101,10 +101,10 @@ class PreemptionWatcher {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   int64_t updates_ = 0;
-  bool is_frozen_ = false;  // the answer has been taken from updates_
+  bool is_frozen_ = false;  // updates_ has been used as the answer
   std::optional<PreemptionAgreement> agreement_;
   std::string failure_;
-  bool hurries_ = false;  // look now
+  bool hurries_ = false;  // check now
   bool wants_missing_ = false;
   std::optional<std::vector<int64_t>> missing_;
   bool stopping_ = false;

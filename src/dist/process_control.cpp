@@ -12,7 +12,7 @@
 namespace accelerant::dist {
 namespace {
 
-// What a process says about its turn: nothing if all is well, or this and the message.
+// What a process says about its turn: nothing if it succeeded, otherwise this and the message.
 constexpr char kFailed = '!';
 
 std::string message_of(const std::exception_ptr& error) {
@@ -21,7 +21,7 @@ std::string message_of(const std::exception_ptr& error) {
   } catch (const std::exception& known) {
     return known.what();
   } catch (...) {
-    return "an exception of another type than std::exception";
+    return "an exception that is not a std::exception";
   }
 }
 
@@ -43,9 +43,9 @@ void detail::await_turn(const World& world, const char* name) {
         c10::str(failed.empty() ? "" : "; ", "rank ", rank, " failed: ", messages[rank].substr(1));
   }
   if (failed.empty()) return;
-  const std::string given_up = c10::str(name, " is given up");
-  throw ExchangeError(c10::str(given_up, " on rank ", world.rank(), ": ", failed),
-                      c10::str(given_up, ": ", failed), /*is_consequence=*/true);
+  const std::string abandoned = c10::str(name, " was abandoned");
+  throw ExchangeError(c10::str(abandoned, " on rank ", world.rank(), ": ", failed),
+                      c10::str(abandoned, ": ", failed), /*is_consequence=*/true);
 }
 
 void detail::report_failed_turn(const World& world, const char* name, std::exception_ptr error) {
@@ -53,8 +53,8 @@ void detail::report_failed_turn(const World& world, const char* name, std::excep
     require_same_in_debug(world, name);
     exchange_messages(world, name, kFailed + message_of(error));
   } catch (const std::exception& second) {
-    // The exception of the program is the one to go on.
-    log(LogLevel::warning, c10::str("The other processes could not be told: ", second.what()));
+    // The program's own exception is the one to propagate.
+    log(LogLevel::warning, c10::str("Cannot notify the other processes: ", second.what()));
   }
 }
 

@@ -16,7 +16,7 @@
 namespace accelerant::dist {
 namespace {
 
-// Turns 0 ... 2^64 - 1, read as signed, into the same order of signed numbers, and back.
+// Maps 0 ... 2^64 - 1, read as signed numbers, to signed numbers in the same order, and back.
 at::Tensor with_sign_flipped(const at::Tensor& tensor) {
   return tensor.bitwise_xor(std::numeric_limits<int64_t>::min());
 }
@@ -27,7 +27,7 @@ at::Tensor with_sign_flipped(const at::Tensor& tensor) {
                            .got = c10::str(tensor.scalar_type())});
 }
 
-// A copy of the tensor in a type that both Gloo and NCCL know, which is what travels.
+// A copy of the tensor in a type that both Gloo and NCCL support, for the exchange.
 at::Tensor to_travel(const at::Tensor& tensor, Reduction reduction) {
   const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
   const bool is_mean = reduction == Reduction::mean;
@@ -69,7 +69,7 @@ at::Tensor to_travel(const at::Tensor& tensor, Reduction reduction) {
   }
 }
 
-// The reverse, with the mean taken.
+// The reverse, including the division for the mean.
 at::Tensor from_travel(const at::Tensor& travelled, const at::Tensor& original,
                        const ReduceOptions& options, int64_t processes) {
   const at::ScalarType type = original.scalar_type();
@@ -92,7 +92,7 @@ at::Tensor from_travel(const at::Tensor& travelled, const at::Tensor& original,
   return options.scale == 1.0 ? result : result.mul(options.scale);
 }
 
-// Adding up bytes that stand for bools would overflow.
+// Adding bytes that represent bools would overflow.
 Reduction of_bools(Reduction reduction) {
   if (reduction == Reduction::sum) return Reduction::max;
   if (reduction == Reduction::product) return Reduction::min;
@@ -117,7 +117,8 @@ std::vector<at::Tensor> detail::reduce(const World& world, const Bundle& data,
                                        const ReduceOptions& options) {
   require_plain("reduce", data.tensors);
   if (world.size() > 1) {
-    require_same(world, "reduce", data, "make them alike with pad_across_processes first",
+    require_same(world, "reduce", data,
+                 "pad them to the same shape with pad_across_processes first",
                  {static_cast<int64_t>(options.reduction)});
   }
   std::vector<at::Tensor> travelling;

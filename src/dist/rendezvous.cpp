@@ -46,10 +46,10 @@ milliseconds since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
 }
 
-// Of a wait that is not over: to a tenth of a second.
+// For a wait that is not over: rounded to a tenth of a second.
 std::string waited_text(milliseconds time) { return seconds_text(time - time % 100); }
 
-// Says something after a while, and again each time that twice the time has passed, while it lives.
+// While it lives, says something after a while, and again each time the waiting time has doubled.
 class Reminder {
  public:
   Reminder(milliseconds first, std::function<void(milliseconds waited)> say)
@@ -70,10 +70,10 @@ class Reminder {
     const auto begin = std::chrono::steady_clock::now();
     std::unique_lock lock(mutex_);
     for (; !changed_.wait_until(lock, begin + wait, [&] { return done_; }); wait *= 2) {
-      lock.unlock();  // whoever is told may take its time
+      lock.unlock();  // the callback may take its time
       try {
         say(since(begin));
-      } catch (...) {  // by the program's own log handler: no reason to end it
+      } catch (...) {  // thrown by the program's own log handler: not a reason to stop
       }
       lock.lock();
     }
@@ -92,7 +92,7 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(environment.master_port);
   options.isServer = serves;
-  options.waitWorkers = false;  // await_all waits, and names those missing
+  options.waitWorkers = false;  // await_all waits, and names the missing processes
   options.timeout = timeout;
   if (serves && environment.listen_fd &&
       is_bound_to(*environment.listen_fd, environment.master_port)) {
@@ -100,8 +100,8 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
     fcntl(*environment.listen_fd, F_SETFD, FD_CLOEXEC);  // not for children of this process
   }
   try {
-    // Others try again and again until it is there, and say nothing meanwhile. One of each machine
-    // should.
+    // The others keep trying until the store exists, without a message. One per machine should say
+    // so.
     const bool is_beside_rank_0 = environment.process_index == environment.local_process_index;
     const int64_t speaker = is_beside_rank_0 && !environment.uses_agent_store ? 1 : 0;
     std::optional<Reminder> reminder;
@@ -109,9 +109,9 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
       reminder.emplace(first_reminder, [&](milliseconds waited) {
         log(LogLevel::warning,
             c10::str("there is no store at ", where, " yet, after ", waited_text(waited),
-                     "; waiting up to ", seconds_text(timeout), " (join_timeout). It is served by ",
-                     environment.uses_agent_store ? "the launcher" : "rank 0",
-                     ": look whether that has ended"));
+                     "; waiting up to ", seconds_text(timeout), " (join_timeout). ",
+                     environment.uses_agent_store ? "The launcher" : "Rank 0",
+                     " serves it: check whether it is running"));
       });
     }
     return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
@@ -119,10 +119,10 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
     if (serves) {
       throw Error(ErrorDetails{
           .problem = c10::str("The main process cannot serve the store at ", where),
-          .expected = "a free port on this machine, at an address of this machine",
+          .expected = "a free port at an address of this machine",
           .got = c10d_message(error.what()),
           .hint = "set MASTER_PORT to another port (MASTER_ADDR must be this machine); `accelerant "
-                  "launch` finds a free one by itself"});
+                  "launch` finds a free one itself"});
     }
     throw Error(ErrorDetails{
         .problem =
@@ -137,10 +137,10 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
 
 c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment, milliseconds timeout,
                                          milliseconds first_reminder) {
-  // Nobody to meet: a process alone needs no port, and may have been started without one.
+  // Nobody to meet: a single process needs no port, and may have been started without one.
   if (environment.num_processes == 1) return c10::make_intrusive<c10d::HashStore>();
-  // Never destroyed: other processes may still need the one that is served from here when the last
-  // World of this process is gone, and nothing is lost by closing it with the process.
+  // Never destroyed: other processes may still need the store served from here when the last World
+  // of this process is gone, and closing it at process exit loses nothing.
   static std::mutex mutex;
   static auto* store = new c10::intrusive_ptr<c10d::Store>();
   static auto* where = new std::string();
@@ -151,9 +151,9 @@ c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment, millise
     *where = asked;
   }
   if (*where == asked) return *store;
-  throw Error(ErrorDetails{.problem = "A process takes part in one run only",
+  throw Error(ErrorDetails{.problem = "A process can take part in only one run",
                            .expected = "the store at " + *where,
-                           .got = "MASTER_ADDR and MASTER_PORT of another one, " + asked});
+                           .got = "MASTER_ADDR and MASTER_PORT of another run, " + asked});
 }
 
 void await_all(c10d::Store& store, const std::string& stage, const Environment& environment,
@@ -163,8 +163,8 @@ void await_all(c10d::Store& store, const std::string& stage, const Environment& 
   const auto is_there = [&](int64_t rank) { return store.check({c10::str(stage, "/", rank)}); };
   store.set(c10::str(stage, "/", own), "1");
 
-  // Asks again and again: of a wait that ends by its time c10d would log warnings of its own. One
-  // key at a time, of the first that has not come: many processes ask the same store.
+  // Polls, because c10d would log its own warnings about a wait that times out. Checks one key at a
+  // time, that of the first missing process: many processes ask the same store.
   int64_t first_missing = 0;
   const auto all_are_there = [&] {
     while (first_missing < size && (first_missing == own || is_there(first_missing)))
@@ -177,7 +177,7 @@ void await_all(c10d::Store& store, const std::string& stage, const Environment& 
       if (rank != own && !is_there(rank)) missing.push_back(rank);
     return missing;
   };
-  // One says it for all: the first that is there.
+  // One process says it for all: the first one present.
   const auto is_first = [&] {
     for (int64_t rank = 0; rank < own; ++rank)
       if (rank < first_missing || is_there(rank)) return false;
@@ -198,20 +198,20 @@ void await_all(c10d::Store& store, const std::string& stage, const Environment& 
     if (!is_over) reminder *= 2;
     if (!is_over && !is_first()) continue;
     const std::vector<int64_t> missing = missing_ranks();
-    if (missing.empty()) return;  // the last came just now
+    if (missing.empty()) return;  // the last one has just arrived
     if (is_over) {
       throw Error(ErrorDetails{
           .problem = c10::str("Not all processes have ", stage),
           .expected = c10::str(size, " processes within ", seconds_text(timeout)),
           .got = ranks_text(missing) + " missing",
-          .hint = "look at the output of those processes; WORLD_SIZE must be the number that is "
-                  "started"});
+          .hint = "look at the output of those processes; WORLD_SIZE must be the number of started "
+                  "processes"});
     }
     log(LogLevel::warning,
         c10::str(ranks_text(missing), missing.size() == 1 ? " has" : " have", " not ", stage,
                  " yet, after ", waited_text(waited), "; waiting up to ", seconds_text(timeout),
-                 " (join_timeout). Look whether ",
-                 missing.size() == 1 ? "it has ended" : "they have ended"));
+                 " (join_timeout). Check whether ",
+                 missing.size() == 1 ? "it is running" : "they are running"));
   }
 }
 

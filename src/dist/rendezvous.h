@@ -1,4 +1,4 @@
-// How the processes of a run find each other: a store of keys and values that one of them, or their
+// How the processes of a run find each other: a key-value store that one of them, or their
 // launcher, serves over TCP.
 #pragma once
 
@@ -12,17 +12,17 @@ namespace accelerant::dist {
 
 inline constexpr std::chrono::milliseconds kFirstReminder = std::chrono::seconds(10);
 
-// The store of this process's run. Where there are several processes, the connection lasts as long
-// as this one: a second World uses it too. A process alone gets a new one in memory each time.
-// Throws Error if it cannot be served or reached. One process of each machine logs that it waits
-// after `first_reminder`, and again when twice the time has passed.
+// The store of this process's run. With several processes, the connection lasts as long as this
+// process: a second World uses it too. A single process gets a new one in memory each time. Throws
+// Error if the store cannot be served or reached. One process per machine logs that it waits, after
+// `first_reminder` and again each time the waiting time has doubled.
 c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment,
                                          std::chrono::milliseconds timeout,
                                          std::chrono::milliseconds first_reminder = kFirstReminder);
 
 // Waits until every process has called this with the same store and stage, which says what they
-// have done ("joined"). The first process that is there logs who is missing after `first_reminder`,
-// and again when twice the time has passed. Throws Error that names those missing.
+// have done ("joined"). The first process present logs who is missing, after `first_reminder` and
+// again each time the waiting time has doubled. Throws an Error that names the missing processes.
 void await_all(c10d::Store& store, const std::string& stage, const Environment& environment,
                std::chrono::milliseconds timeout,
                std::chrono::milliseconds first_reminder = kFirstReminder);

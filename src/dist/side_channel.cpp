@@ -32,26 +32,26 @@ using Clock = StoreCourier::Clock;
 constexpr const char* kCollect = "side_channel.collect";  // failpoints
 constexpr const char* kAnnounce = "side_channel.announce";
 
-// Of a store: c10d's server refuses more than 8 MiB.
+// A limit of the store: c10d's server rejects more than 8 MiB.
 constexpr size_t kLongestText = size_t{4} << 20;
 
-// For those it waits for, when another process has failed: their text may be on its way, or they
+// For the awaited processes when another process has failed: their text may be on its way, or they
 // may be dead.
 constexpr milliseconds kGrace(1000);
 
 void check_length(const std::string& text) {
   if (text.size() <= kLongestText) return;
   throw Error(ErrorDetails{.problem = "A text is too long to be exchanged through the store",
-                           .expected = c10::str(kLongestText, " bytes at most"),
+                           .expected = c10::str("at most ", kLongestText, " bytes"),
                            .got = c10::str(text.size(), " bytes")});
 }
 
 Error stopped_error(const std::string& name) {
-  return Error(ErrorDetails{
-      .problem = c10::str("The exchange of texts with other processes (", name, ") was stopped")});
+  return Error(ErrorDetails{.problem = c10::str("The exchange of messages with other processes (",
+                                                name, ") was stopped")});
 }
 
-// --- One process ----------------------------------------------------------------------------------
+// --- One process ---------------------------------------------------------------------------------
 
 class LocalChannel : public SideChannel {
  public:
@@ -83,18 +83,19 @@ class LocalChannel : public SideChannel {
   bool is_stopped_ = false;
 };
 
-// --- Several --------------------------------------------------------------------------------------
+// --- Several -------------------------------------------------------------------------------------
 
 using TextsByRank = std::vector<std::pair<int64_t, std::string>>;
 
-// What a process knows of the others while it waits for some of them.
+// What a process knows about the others while it waits for some of them.
 struct Sighting {
-  TextsByRank ended = {};                                 // use the channel no more, and why
-  std::vector<std::optional<Heartbeat>> heartbeats = {};  // of those that were looked at
+  TextsByRank ended = {};                                 // no longer use the channel, and why
+  std::vector<std::optional<Heartbeat>> heartbeats = {};  // of the watched processes
 };
 
-// Keys of the store, all under "channel/<number of the channel>": of call n "<n>/<rank>" (collect),
-// "<n>" and "<n>/read" (announce); "ended/<rank>" and "ended" when processes have left the channel.
+// Keys of the store, all under "channel/<number of the channel>". For call n: "<n>/<rank>"
+// (collect), "<n>" and "<n>/read" (announce). "ended/<rank>" and "ended" if processes have left the
+// channel.
 struct Keys {
   std::string prefix;
 
@@ -119,8 +120,8 @@ std::vector<int64_t> ranks_of(const std::vector<Awaited>& awaited) {
   return ranks;
 }
 
-// The texts that are there: all of them, or those in front of the first that is missing, which is
-// less to ask for. Never reads a key that is not there: that would wait for it.
+// The available texts: all of them, or only those before the first missing one, which asks for
+// less. Never reads a missing key: that would wait for it.
 TextsByRank read_some(c10d::Store& store, const std::vector<Awaited>& awaited, bool all,
                       const AfterRead& after) {
   TextsByRank texts;
@@ -169,7 +170,7 @@ class StoreChannel : public SideChannel {
  private:
   template <class F>
   auto ask(F f) {
-    // A store that is there should have the time to say so.
+    // Gives a working store enough time to answer.
     return courier_->ask(std::move(f), std::max(deadline_, Clock::now() + milliseconds(1000)));
   }
 
@@ -182,12 +183,12 @@ class StoreChannel : public SideChannel {
       failed_at_.reset();
       return f(calls_++);
     } catch (const StoreCourier::Stopped&) {
-      // By stop(), or by an earlier error.
+      // Ended by stop(), or by an earlier error.
     } catch (const StoreCourier::NoAnswer&) {
       end(Error(ErrorDetails{.problem = c10::str("The store does not answer (", name_, ")"),
                              .expected = c10::str("an answer within ", timeout_text()),
                              .hint = "the process that serves it, rank 0 or the launcher, is "
-                                     "stopped or cut off"}));
+                                     "suspended or unreachable"}));
     } catch (const Error& error) {
       end(error);
     } catch (const std::exception& error) {
@@ -223,7 +224,7 @@ class StoreChannel : public SideChannel {
     const auto count_reader = [readers = keys_.readers(number), all = size_ - 1](
                                   c10d::Store& store, const std::string& key) {
       if (store.add(readers, 1) < all) return;
-      store.deleteKey(key);  // nobody else wants it
+      store.deleteKey(key);  // nobody else needs it
       store.deleteKey(readers);
     };
     return await({{0, announced}}, count_reader)[0];
@@ -237,7 +238,7 @@ class StoreChannel : public SideChannel {
     });
   }
 
-  // Waits for these texts and returns them by rank, those of other ranks empty. Then calls
+  // Waits for these texts and returns them by rank; those of other ranks are empty. Then calls
   // after(store, key) for each.
   std::vector<std::string> await(std::vector<Awaited> awaited, const AfterRead& after) {
     std::vector<std::string> texts(static_cast<size_t>(size_));
@@ -260,7 +261,7 @@ class StoreChannel : public SideChannel {
       if (is_over || now >= look_at) {
         look_at = now + look_interval_;
         const auto reason = reason_to_give_up(ranks_of(awaited));
-        // What came before they ended counts.
+        // Texts that arrived before they ended count.
         if (take(true)) continue;
         if (reason) throw Error(*reason);
         if (is_over) throw late_error(ranks_of(awaited));
@@ -273,25 +274,25 @@ class StoreChannel : public SideChannel {
   void check_world() const {
     if (!world_.expired()) return;
     throw Error(ErrorDetails{
-        .problem = c10::str("The World has ended before its processes were done (", name_, ")"),
-        .hint = "wait for what goes on in the background, or stop it, before"});
+        .problem = c10::str("The World ended before its processes were done (", name_, ")"),
+        .hint = "wait for background work, or stop it, before ending the World"});
   }
 
   Error late_error(const std::vector<int64_t>& missing) const {
     return Error(ErrorDetails{
-        .problem = c10::str("Not all processes have come (", name_, ")"),
+        .problem = c10::str("Not all processes have arrived (", name_, ")"),
         .expected = c10::str(size_, " processes within ", timeout_text()),
         .got = ranks_text(missing) + " missing",
         .hint =
-            "look at the output of those processes; where they are only slow, raise the timeout "
-            "of the process group"});
+            "look at the output of those processes; if they are only slow, raise the timeout of "
+            "the process group"});
   }
 
-  // Why those awaited will not come, if that can be known.
+  // Why the awaited processes will not come, if known.
   std::optional<Error> reason_to_give_up(const std::vector<int64_t>& awaited) {
     const Sighting seen = look(awaited);
     for (const auto& [rank, reason] : seen.ended)
-      return given_up_error(rank, "takes no part any more: " + reason);
+      return given_up_error(rank, "no longer takes part: " + reason);
     std::optional<Error> failure_of_another;
     for (int64_t rank = 0; rank < size_; ++rank) {
       const auto& heartbeat = seen.heartbeats[static_cast<size_t>(rank)];
@@ -317,8 +318,8 @@ class StoreChannel : public SideChannel {
                               .hint = "look at the end of its output"});
   }
 
-  // Process 0 looks at all; the others only at it and themselves, so that many processes do not all
-  // read what all write. They learn the rest when process 0 gives up.
+  // Process 0 watches all; the others watch only it and themselves, so that not all processes read
+  // what all write. They learn the rest when process 0 gives up.
   Sighting look(const std::vector<int64_t>& awaited) {
     std::vector<int64_t> watched;
     if (has_heartbeats_) {
@@ -331,7 +332,7 @@ class StoreChannel : public SideChannel {
     return ask(
         [awaited, watched, keys = keys_, size = static_cast<size_t>(size_)](c10d::Store& store) {
           Sighting seen{.heartbeats = std::vector<std::optional<Heartbeat>>(size)};
-          // All have written one when they have joined, or will soon.
+          // Every process has written one on joining, or will soon.
           std::vector<std::string> beats;
           for (const int64_t rank : watched) beats.push_back(heartbeat_key(rank));
           if (!beats.empty() && store.check(beats)) {
@@ -341,7 +342,7 @@ class StoreChannel : public SideChannel {
                   heartbeat_of(std::string(values.at(i).begin(), values.at(i).end()));
             }
           }
-          // After them: a process says why it leaves the channel before it ends.
+          // Checked after the heartbeats: a process says why it leaves the channel before it ends.
           if (store.check({keys.any_ended()}))
             for (const int64_t rank : awaited)
               if (store.check({keys.ended(rank)}))
@@ -350,7 +351,8 @@ class StoreChannel : public SideChannel {
         });
   }
 
-  // From any thread. `reason` is for those who wait for this process; by default the error.
+  // May be called from any thread. `reason` is for those who wait for this process; by default the
+  // error.
   void end(const Error& error, std::string reason = {}) {
     {
       const std::lock_guard lock(mutex_);
@@ -361,7 +363,7 @@ class StoreChannel : public SideChannel {
     courier_->stop([keys = keys_, rank = rank_, size = size_, reason](c10d::Store& store) {
       store.set(keys.ended(rank), reason);
       if (store.add(keys.any_ended(), 1) < size) return;
-      // Nobody is left who could look.
+      // Nobody is left to read them.
       for (int64_t other = 0; other < size; ++other) store.deleteKey(keys.ended(other));
       store.deleteKey(keys.any_ended());
     });
@@ -380,14 +382,13 @@ class StoreChannel : public SideChannel {
   const Keys keys_;
   const std::shared_ptr<StoreCourier> courier_;
 
-  // Of the thread that makes the calls.
+  // Used by the thread that makes the calls.
   int64_t calls_ = 0;
   Clock::time_point deadline_ = {};
-  std::optional<Clock::time_point>
-      failed_at_;  // when the failure of another process was first seen
+  std::optional<Clock::time_point> failed_at_;  // when another process's failure was first seen
 
   std::mutex mutex_;
-  std::optional<Error> error_;  // that ended the channel
+  std::optional<Error> error_;  // the error that ended the channel
 };
 
 }  // namespace

@@ -40,7 +40,7 @@ at::Tensor split_between(const at::Tensor& values, int64_t rank, int64_t num_pro
 
 void detail::refuse_lengths(int64_t first, int64_t other) {
   throw Error(ErrorDetails{.problem = "Cannot divide a map between processes",
-                           .expected = "values of one length",
+                           .expected = "values of the same length",
                            .got = c10::str("lengths ", first, " and ", other)});
 }
 

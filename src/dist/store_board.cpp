@@ -15,9 +15,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The only one who talks to the store. It runs in a thread of its own, since a call on a store
-// whose process is stopped does not come back; it owns all it needs, so that such a thread can be
-// left behind.
+// The only object that talks to the store. It runs in its own thread, since a call on a store whose
+// process is stopped never returns; it owns everything it needs, so that such a thread can be
+// abandoned.
 class Courier {
  public:
   Courier(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size)
@@ -36,7 +36,7 @@ class Courier {
 
   std::optional<std::vector<std::string>> read(milliseconds timeout) {
     std::unique_lock lock(mutex_);
-    if (answered_ == asked_) ++asked_;  // else the answer to an earlier question is still to come
+    if (answered_ == asked_) ++asked_;  // otherwise an earlier question is still unanswered
     const int64_t wanted = asked_;
     changed_.notify_all();
     if (!changed_.wait_for(lock, timeout, [&] { return answered_ >= wanted; })) return std::nullopt;
@@ -48,7 +48,7 @@ class Courier {
     return error_;
   }
 
-  // Waits for the end, but not for ever.
+  // Waits for the thread to end, but not forever.
   void stop(milliseconds timeout) {
     std::unique_lock lock(mutex_);
     stopping_ = true;
@@ -69,7 +69,7 @@ class Courier {
       std::optional<std::vector<std::string>> texts;
       std::string error;
       try {
-        // A connection that is lost stays so, and c10d would print a stack for every call.
+        // A lost connection stays lost, and c10d would print a stack trace for every call.
         if (is_broken_) throw std::runtime_error("the connection to the store is lost");
         if (text) store_->set(heartbeat_key(rank_), *text);
         if (reads) texts = read_all();
@@ -93,7 +93,7 @@ class Courier {
   }
 
  private:
-  // Never asks for a key that is not there: that would wait for it.
+  // Never reads a missing key: that would wait for it.
   std::vector<std::string> read_all() {
     std::vector<std::string> keys;
     for (size_t rank = 0; rank < known_.size(); ++rank) {

@@ -1,4 +1,4 @@
-// The board on a store of c10d, under the keys heartbeat/<rank>.
+// The board on a c10d store, under the keys heartbeat/<rank>.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -11,10 +11,11 @@
 
 namespace accelerant::dist {
 
-// Where the heartbeat of a process stands.
+// The key of a process's heartbeat.
 std::string heartbeat_key(int64_t rank);
 
-// Connects to the store anew (Store::clone), so that others' waits on theirs do not hold it up.
+// Opens a new connection to the store (Store::clone), so that waits on other connections do not
+// block it.
 std::unique_ptr<Board> make_store_board(c10d::Store& store, int64_t rank, int64_t size);
 
 }  // namespace accelerant::dist

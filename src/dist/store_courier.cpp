@@ -45,7 +45,7 @@ void StoreCourier::join(std::chrono::milliseconds timeout) {
 
 std::exception_ptr StoreCourier::error_of(const Work& work) {
   try {
-    // A connection that is lost stays so, and c10d would print a stack for every call.
+    // A lost connection stays lost, and c10d would print a stack trace for every call.
     if (!lost_.empty()) throw std::runtime_error(lost_);
     work(*store_);
   } catch (const c10::DistNetworkError& error) {

@@ -1,8 +1,8 @@
-// A thread that talks to a store of c10d for others.
+// A thread that talks to a c10d store for others.
 //
-// A call on a store whose process is stopped does not come back, and cannot be cancelled. So that
-// whoever needs the answer can stop waiting for it, the thread owns all it needs and is left behind
-// where it must be.
+// A call on a store whose process is stopped never returns and cannot be cancelled. So that callers
+// can stop waiting for the answer, the thread owns everything it needs, and is abandoned if
+// necessary.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -25,15 +25,15 @@ class StoreCourier {
   using Clock = std::chrono::steady_clock;
   using Work = std::function<void(c10d::Store&)>;
 
-  // Thrown by calls that wait, and by later ones.
+  // Thrown by waiting calls, and by later ones.
   struct Stopped {};
   struct NoAnswer {};
 
-  // Takes over the store, which nobody else may use: a clone. The thread lasts until stop().
+  // Takes over the store, a clone that nobody else may use. The thread runs until stop().
   static std::shared_ptr<StoreCourier> start(c10::intrusive_ptr<c10d::Store> store);
 
-  // What f(store) returns or throws. It may still run, or run later, when this throws Stopped or,
-  // at the deadline, NoAnswer: it must own what it uses.
+  // What f(store) returns or throws. f may still run, or run later, when this throws Stopped or, at
+  // the deadline, NoAnswer: it must own everything it uses.
   template <class F>
   auto ask(F f, Clock::time_point deadline) {
     using Answer = decltype(f(std::declval<c10d::Store&>()));
@@ -43,14 +43,14 @@ class StoreCourier {
     return std::move(**answer);
   }
 
-  // Does nothing until then. Throws Stopped.
+  // Waits until then. Throws Stopped.
   void pause_until(Clock::time_point time);
 
-  // Ends the thread after this last work, the errors of which nobody learns. Returns at once. Only
-  // the first call counts.
+  // Ends the thread after this last work, whose errors are not reported. Returns at once. Only the
+  // first call counts.
   void stop(Work last);
 
-  // Waits for the end of the thread, but not for ever.
+  // Waits for the thread to end, but not forever.
   void join(std::chrono::milliseconds timeout);
 
  private:
@@ -66,7 +66,7 @@ class StoreCourier {
   std::exception_ptr error_of(const Work& work);
 
   const c10::intrusive_ptr<c10d::Store> store_;
-  std::string lost_;  // why the connection is gone. Of the thread only
+  std::string lost_;  // why the connection is lost; used by the thread only
 
   std::mutex mutex_;
   std::condition_variable changed_;

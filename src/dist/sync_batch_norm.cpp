@@ -111,11 +111,10 @@ std::shared_ptr<World> SyncBatchNormImpl::world_to_train_with() const {
   if (!has_world_ || !is_training()) return nullptr;
   const auto world = world_.lock();
   if (!world) {
-    throw Error(
-        ErrorDetails{.problem = "SyncBatchNorm in training",
-                     .expected = "the World that it was given",
-                     .got = "one that has ended",
-                     .hint = "keep the Accelerator or the World for as long as the training"});
+    throw Error(ErrorDetails{.problem = "SyncBatchNorm cannot train without its World",
+                             .expected = "the World that was set",
+                             .got = "a World that has ended",
+                             .hint = "keep the Accelerator or the World alive while training"});
   }
   const bool is_alone = world->size() == 1 && !world->is_connected();
   return is_alone ? nullptr : world;
@@ -145,10 +144,10 @@ at::Tensor SyncBatchNormImpl::normalize_together(const at::Tensor& input, const 
   {
     const at::NoGradGuard no_grad;
     statistics = gather_statistics(world, input);
-    // On a GPU this would be waited for.
+    // On a GPU this check would wait for the device.
     if (input.is_cpu() && statistics.total.item<double>() < 2) throw_too_few_values(input);
     if (running_mean.defined()) {
-      // 1 / num_batches_tracked is computed where that is, without waiting for it either.
+      // 1 / num_batches_tracked is computed on its device, without waiting for it either.
       const at::Tensor share = options.momentum()
                                    ? at::full({1}, *options.momentum(), running_mean.options())
                                    : num_batches_tracked.to(running_mean.dtype()).reciprocal();

@@ -39,11 +39,11 @@ c10d::ReduceOp operator_of(Reduction reduction) {
   return c10d::ReduceOp::SUM;
 }
 
-// --- Who has come to wait_for_everyone -----------------------------------------------------------
+// --- Who has arrived at wait_for_everyone --------------------------------------------------------
 
 std::string arrival_key(int64_t rank) { return c10::str("wait_for_everyone/", rank); }
 
-// The number of the latest wait that the process has come to; 0 if none.
+// The number of the latest wait that the process has reached; 0 if none.
 int64_t latest_wait(c10d::Store& store, int64_t rank) {
   if (!store.check({arrival_key(rank)})) return 0;
   const std::vector<uint8_t> value = store.get(arrival_key(rank));
@@ -53,7 +53,7 @@ int64_t latest_wait(c10d::Store& store, int64_t rank) {
   return number;
 }
 
-// The processes that have not come to this wait.
+// The processes that have not reached this wait.
 std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
   std::vector<int64_t> missing;
   for (int64_t rank = 0; rank < world.size(); ++rank) {
@@ -64,10 +64,10 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
 
 [[noreturn]] void refuse_wait(const World& world, Groups& groups, const std::string& name,
                               std::chrono::milliseconds waited, std::string reason) {
-  // One that died is noticed at once, when others may just not have come yet.
+  // A process that died is noticed at once, while others may just not have arrived yet.
   const bool is_early = waited < world.timeout();
   if (Monitor* const monitor = WorldAccess::monitor(world)) {
-    // Those that still wait for this process should name the missing ones, not this one.
+    // Processes that still wait for this one should name the missing ones, not this one.
     monitor->fail(ProcessState::lost, reason);
     if (is_early) reason = monitor->who_ended(std::chrono::milliseconds(500)).cause;
   }
@@ -78,10 +78,10 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       missing = missing_ranks(world, groups);
     }
-    found = missing.empty() ? c10::str("all have come, but then: ", reason)
+    found = missing.empty() ? c10::str("all have arrived, but then: ", reason)
                             : c10::str(ranks_text(missing), " missing (", reason, ")");
   } catch (const std::exception& error) {
-    found = c10::str(reason, "; who is missing cannot be told: ", error.what());
+    found = c10::str(reason, "; cannot find out who is missing: ", error.what());
   }
   const std::string which = name.empty() ? "" : c10::str(" ('", name, "')");
   ErrorDetails details{
@@ -90,8 +90,8 @@ std::vector<int64_t> missing_ranks(const World& world, Groups& groups) {
           c10::str("all ", world.size(), " processes within ", seconds_text(world.timeout())),
       .got = found,
       .hint =
-          "look at the output of the missing processes, and whether all of them come to this "
-          "call; ProcessGroupOptions::timeout is how long to wait"};
+          "look at the output of the missing processes, and check that all of them make this "
+          "call; if they are only slow, raise ProcessGroupOptions::timeout"};
   const std::string rest = Error(details).what();
   const std::string operation = c10::str("wait_for_everyone", which, " failed ");
   throw ExchangeError(c10::str(operation, "on rank ", world.rank(), " ", rest), operation + rest,
@@ -144,7 +144,7 @@ void broadcast_tensor(const World& world, Channel channel, const char* name, at:
 
 void barrier(const World& world, const std::string& name) {
   exchange(world, "wait_for_everyone", [&](Groups& groups) {
-    // Gloo's barrier says who is missing on rank 0 only, if at all. The note in the store, which
+    // Gloo's barrier says who is missing on rank 0 only, if at all. The entry in the store, which
     // nobody waits for, lets every process find out.
     ++groups.waits;
     const auto begin = std::chrono::steady_clock::now();
@@ -164,7 +164,7 @@ int64_t next_call(const World& world) { return ++WorldAccess::groups(world).call
 
 void require_rank(const World& world, const char* name, int64_t rank) {
   if (rank >= 0 && rank < world.size()) return;
-  throw Error(ErrorDetails{.problem = c10::str(name, " from a process that is not there"),
+  throw Error(ErrorDetails{.problem = c10::str(name, " from a process that does not exist"),
                            .expected = c10::str("a rank from 0 to ", world.size() - 1),
                            .got = c10::str(rank)});
 }

@@ -1,5 +1,5 @@
-// The exchanges of c10d that collectives are made of, without its headers. Each waits for its end;
-// on a GPU it is the current stream that waits. Nothing is compared here.
+// The c10d exchanges that collectives are built on, without c10d's headers. Each waits for its
+// completion; on a GPU, the current stream waits. Nothing is compared here.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,14 @@
 
 namespace accelerant::dist {
 
-// Which of the World's groups carries it.
+// Which of the World's groups to use.
 enum class Channel { data, control };
 
 // `output` has world.size() times the elements of `input`; both are contiguous.
 void all_gather(const World& world, Channel channel, const char* name, at::Tensor output,
                 at::Tensor input);
 
-// In place; `tensor` is contiguous and of a type that both Gloo and NCCL can add up. No mean.
+// In place; `tensor` is contiguous and of a type that both Gloo and NCCL can sum. No mean.
 void all_reduce(const World& world, Channel channel, const char* name, at::Tensor tensor,
                 Reduction reduction);
 
@@ -33,13 +33,13 @@ void all_reduce_pack(const World& world, const char* name, const std::vector<at:
 void broadcast_tensor(const World& world, Channel channel, const char* name, at::Tensor tensor,
                       int64_t from_process);
 
-// Returns when all processes have come, or throws an Error that names those missing.
+// Returns when all processes have arrived, or throws an Error that names the missing ones.
 void barrier(const World& world, const std::string& name);
 
-// The number of this call of a collective: the same on all processes if all is well.
+// The number of this call of a collective: normally the same on all processes.
 int64_t next_call(const World& world);
 
-// An Error unless there is such a process.
+// Throws Error unless there is such a process.
 void require_rank(const World& world, const char* name, int64_t rank);
 
 }  // namespace accelerant::dist

@@ -34,9 +34,9 @@ struct World::Parts {
 
 namespace {
 
-// Worlds that are still connected when the process exits (held by a static object, say) must end
-// before the libraries under them do: a process group that outlives CUDA's own clean-up aborts the
-// process.
+// Worlds that are still connected when the process exits (for example, held by a static object)
+// must end before the libraries below them: a process group that outlives CUDA's own clean-up
+// aborts the process.
 class OpenWorlds {
  public:
   static OpenWorlds& instance() {
@@ -71,8 +71,8 @@ class OpenWorlds {
 };
 
 std::string key_prefix(const Environment& environment) {
-  // A number for each World of this process, the same on all; and for each restart, since a store
-  // that the launcher serves still holds the keys of the attempt before.
+  // A number for each World of this process, the same on all processes, and for each restart, since
+  // a store that the launcher serves still holds the keys of the previous attempt.
   static std::atomic<int64_t> made = 0;
   return c10::str("accelerant/", environment.restart_count, "/", made++);
 }
@@ -128,14 +128,15 @@ World::World(const Environment& environment, const ProcessGroupOptions& options,
           rank(), size(), options_.monitor,
           make_store_board(*parts_->groups->store, rank(), size()), parts_->progress);
     }
-    // A process that ended at once, now that it is connected, would seem lost to those still at it.
+    // A process that ended at once, right after connecting, would seem lost to those still
+    // connecting.
     await_all(*parts_->groups->store, "connected", environment_, options_.join_timeout);
   } catch (const Error&) {
     throw;
   } catch (...) {
     rethrow_exchange_error(*this, "connecting the processes", std::current_exception());
   }
-  parts_->failure_handler.reset();  // one that knows the monitor takes its place
+  parts_->failure_handler.reset();  // replaced by one that knows the monitor
   parts_->failure_handler =
       std::make_unique<FailureHandler>(rank(), parts_->progress, parts_->monitor.get());
   OpenWorlds::instance().add(this);
@@ -161,7 +162,7 @@ void World::close() {
   for (const auto& registered : parts_->before_close) {
     if (const auto f = registered.lock()) (*f)();
   }
-  // The training's group first: its NCCL part may still talk through the store.
+  // The data group first: its NCCL part may still use the store.
   parts_->groups->data->shutdown();
   parts_->groups->data.reset();
   parts_->groups->control.reset();
@@ -178,10 +179,11 @@ std::shared_ptr<void> WorldAccess::before_close(World& world, std::function<void
 
 Groups& WorldAccess::groups(const World& world) {
   if (world.is_connected()) return *world.parts_->groups;
-  throw Error(ErrorDetails{.problem = "An exchange between processes without process groups",
-                           .expected = "several processes that are connected",
-                           .got = world.environment().use_distributed() ? "groups that have ended"
-                                                                        : "a single process"});
+  throw Error(
+      ErrorDetails{.problem = "Cannot exchange data between processes without process groups",
+                   .expected = "several connected processes",
+                   .got = world.environment().use_distributed() ? "groups that have ended"
+                                                                : "a single process"});
 }
 
 Progress& WorldAccess::progress(const World& world) { return world.parts_->progress; }

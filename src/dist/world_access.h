@@ -1,4 +1,4 @@
-// What of a World only the library uses.
+// The parts of a World that only the library uses.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace accelerant::dist {
 struct Groups;
 
 struct WorldAccess {
-  // An Error if there are none.
+  // Throws Error if there are none.
   static Groups& groups(const World& world);
 
   // What this process is doing, for the other processes to see.
@@ -23,11 +23,11 @@ struct WorldAccess {
   // Where exchanges are recorded while it is on. Never null.
   static const std::shared_ptr<Timeline>& timeline(const World& world);
 
-  // Null where processes do not watch each other.
+  // Null if processes do not watch each other.
   static Monitor* monitor(const World& world);
 
-  // Calls f right before the groups end, for what must not outlive them, unless the result is gone
-  // by then.
+  // Calls f right before the groups end, for objects that must not outlive them, unless the result
+  // has been destroyed by then.
   static std::shared_ptr<void> before_close(World& world, std::function<void()> f);
 };
 

@@ -47,7 +47,7 @@ std::optional<std::uint64_t> byte_size(DType dtype, std::span<const std::int64_t
     if (problem != nullptr) *problem = reason;
     return {};
   };
-  // A zero does not excuse what stands beside it: strides are products of the other dimensions.
+  // Overflow counts even beside a zero: strides are products of the other dimensions.
   std::uint64_t bits = dtype_bits(dtype);
   bool is_empty = false;
   for (const std::int64_t size : shape) {

@@ -88,7 +88,7 @@ float half_to_float(std::uint16_t half) {
     bits += rebias;                                    // infinite or NaN
     if (magnitude > 0x0f80'0000) bits |= 0x0040'0000;  // quiet
   } else if (magnitude < 0x0080'0000) {
-    // Subnormal: with an implicit one in front, which the subtraction takes away and so normalises.
+    // Subnormal: add an implicit leading one, which the subtraction removes, normalising the value.
     constexpr std::uint32_t smallest_normal = (127 - 14) << 23;
     const float value =
         std::bit_cast<float>(magnitude + smallest_normal) - std::bit_cast<float>(smallest_normal);
@@ -109,8 +109,8 @@ std::uint16_t float_to_half(float value) {
   } else if (magnitude >= rounds_to_infinity) {
     half = 0x7c00U;
   } else if (magnitude < smallest_normal) {
-    // The last bit of floats near 0.5 is worth what the last bit of a subnormal half is: adding
-    // rounds as we need it.
+    // The last bit of floats near 0.5 has the value of the last bit of a subnormal half, so adding
+    // 0.5 rounds correctly.
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
            std::bit_cast<std::uint32_t>(0.5F);
   } else {
@@ -139,9 +139,9 @@ std::uint64_t convert_floats(DType from, std::span<const std::byte> source, DTyp
   if (!known || source.size() % from_size != 0 ||
       source.size() / from_size * to_size != target.size()) {
     throw Error(ErrorDetails{.problem = "Floating-point numbers cannot be converted",
-                             .expected = "F64, F32, F16 or BF16, and as much room as they need",
+                             .expected = "F64, F32, F16 or BF16, and a target of matching size",
                              .got = std::to_string(source.size()) + " bytes of " +
-                                    std::string(dtype_name(from)) + " and room for " +
+                                    std::string(dtype_name(from)) + " and a target of " +
                                     std::to_string(target.size()) + " bytes of " +
                                     std::string(dtype_name(to))});
   }

@@ -12,11 +12,11 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Whether a number that no double can hold is too large; otherwise it is too close to zero.
+// Whether a number that no double can hold is too large; if not, it is too close to zero.
 bool is_too_large(std::string_view digits) {
   const std::size_t exponent_mark = std::min(digits.find_first_of("eE"), digits.size());
   const std::string_view mantissa = digits.substr(0, exponent_mark);
-  // About where the first digit that counts stands, from the decimal point.
+  // Approximate position of the first significant digit, relative to the decimal point.
   const std::size_t point = std::min(mantissa.find('.'), mantissa.size());
   const std::size_t leading = mantissa.find_first_of("123456789");
   if (leading == std::string_view::npos) return false;
@@ -35,7 +35,7 @@ bool is_too_large(std::string_view digits) {
 JsonScanner::JsonScanner(std::string_view text) : text_(text) {
   if (const auto invalid = find_invalid_utf8(text)) {
     position_ = *invalid;
-    fail("no valid UTF-8");
+    fail("invalid UTF-8");
   }
 }
 
@@ -49,7 +49,7 @@ void JsonScanner::skip_whitespace() {
   }
 }
 
-// The next character that is no whitespace.
+// The next character that is not whitespace.
 char JsonScanner::peek() {
   skip_whitespace();
   if (at_end()) fail("the text ends early");
@@ -110,7 +110,7 @@ void JsonScanner::string(std::string& value) {
     value.append(text_, begin, position_ - begin);
     if (at_end()) fail("the text ends inside a string");
     if (text_[position_] == '"') break;
-    if (text_[position_] != '\\') fail("a control character inside a string");
+    if (text_[position_] != '\\') fail("control character inside a string");
     append_utf8(value, escaped_character());
   }
   ++position_;
@@ -140,7 +140,7 @@ char32_t JsonScanner::escaped_character() {
       break;
     default:
       --position_;
-      fail("no such escape");
+      fail("unknown escape");
   }
   const char32_t first = four_hex_digits();
   if (first < 0xD800 || first >= 0xE000) return first;
@@ -206,13 +206,13 @@ void JsonScanner::number() {
     digits();
     is_whole = false;
   }
-  // Up to so many digits always fit a double.
+  // Integers with up to this many digits always fit a double.
   const std::string_view text = text_.substr(begin, position_ - begin);
   if (is_whole && text.size() <= std::numeric_limits<double>::max_exponent10) return;
   double value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   if (result.ec == std::errc::result_out_of_range && is_too_large(text)) {
-    fail("a number that is too large");
+    fail("a number is too large");
   }
 }
 

@@ -1,14 +1,14 @@
-// Reads JSON text strictly, one piece at a time, for the small grammars of this room.
+// Reads JSON text strictly, one piece at a time, for the small grammars of this module.
 //
 //   JsonScanner scanner(text);
 //   scanner.begin_object();
 //   while (scanner.next_key(key)) { ... one value ... }
 //   scanner.end();
 //
-// It accepts what the reference implementation of safetensors (serde_json) accepts, no more: no
-// byte order mark, no comments, no trailing commas, no lone surrogates, no raw control characters,
-// nothing after the value, no nesting deeper than 127. It is a scanner of its own because a header
-// may have a million entries, and a general parser takes longer than the reading of the data.
+// It accepts what the reference implementation of safetensors (serde_json) accepts and nothing
+// else: no byte order mark, comments, trailing commas, lone surrogates or raw control characters,
+// nothing after the value, no nesting deeper than 127. It exists because a header may have a
+// million entries, and a general parser would take longer than reading the data.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace accelerant::format {
 
-// Why a text was refused, and at which byte.
+// Why a text was rejected, and at which byte.
 class JsonRefusal : public std::runtime_error {
  public:
   JsonRefusal(const std::string& reason, std::size_t place)
@@ -29,23 +29,23 @@ class JsonRefusal : public std::runtime_error {
 
 class JsonScanner {
  public:
-  // Borrows the text. All of it must be UTF-8.
+  // Borrows the text, which must be valid UTF-8.
   explicit JsonScanner(std::string_view text);
 
   // Each reads one value of that kind, or throws JsonRefusal.
   void string(std::string& value);
   std::uint64_t unsigned_integer();
-  bool null();  // false, and nothing read, if the next value is something else
+  bool null();  // returns false and reads nothing if the next value is not null
   void skip_value();
 
-  // An object is begun, and then next_key is called until it returns false; each key is followed by
-  // reading one value. Likewise arrays.
+  // Begin an object, then call next_key until it returns false, reading one value after each key.
+  // Arrays work the same way.
   void begin_object();
   bool next_key(std::string& key);
   void begin_array();
   bool next_element();
 
-  // Only whitespace may be left.
+  // Only whitespace may remain.
   void end();
 
   // The bytes read so far.
@@ -70,11 +70,11 @@ class JsonScanner {
   std::string_view text_;
   std::size_t position_ = 0;
   int depth_ = 0;
-  bool is_first_ = false;  // nothing was read yet of the innermost object or array
+  bool is_first_ = false;  // nothing has been read of the innermost object or array yet
   std::string scratch_{};
 };
 
-// The text in quotes, escaped as serde_json does it: only what must be.
+// Appends the text in quotes, escaping only what must be, like serde_json.
 void append_json_string(std::string& json, std::string_view text);
 
 }  // namespace accelerant::format

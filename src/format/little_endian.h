@@ -1,5 +1,5 @@
-// Numbers of file formats, byte by byte, so that neither alignment nor this machine's order
-// matters; and their texts.
+// Reads and writes the numbers of file formats byte by byte, so that neither alignment nor the
+// machine's byte order matters; and views bytes as text.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Finds tensors by name.
 //
-// A sorted list of hashes rather than a hash table: names that were chosen to collide make it no
-// slower than sorting the names.
+// Uses a sorted list of hashes instead of a hash table: names chosen to collide make it no slower
+// than sorting the names.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ class NameIndex {
   NameIndex() = default;
   explicit NameIndex(const std::vector<TensorInfo>& tensors);
 
-  // The place of the tensor in the vector, which must be unchanged.
+  // The index of the tensor in the vector, which must be unchanged.
   std::optional<std::size_t> find(const std::vector<TensorInfo>& tensors,
                                   std::string_view name) const;
 
-  // A tensor whose name occurs again.
+  // A tensor whose name occurs more than once.
   std::optional<std::size_t> duplicate(const std::vector<TensorInfo>& tensors) const;
 
  private:

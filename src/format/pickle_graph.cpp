@@ -34,8 +34,8 @@ class Expansion {
 
   PlainValue value_of(Ref ref) {
     if (open_[ref]) {
-      throw Error(ErrorDetails{.problem = where_ + " has an object that contains itself",
-                               .expected = "data that could be written as text"});
+      throw Error(ErrorDetails{.problem = where_ + " contains an object that contains itself",
+                               .expected = "a tree of plain data"});
     }
     if (depth_ == deepest_nesting) refuse_nesting(where_);
     budget_.take(sizeof(PlainValue), where_);
@@ -85,12 +85,12 @@ class Expansion {
     return PlainDict{
         .kind = dict.kind, .items = items_of(dict.items), .attributes = items_of(dict.attributes)};
   }
-  PlainValue expand(const StorageNode&) { refuse("a storage outside of a tensor"); }
+  PlainValue expand(const StorageNode&) { refuse("a storage outside a tensor"); }
   PlainValue expand(const GlobalNode&) { refuse("a class or function as a value"); }
   PlainValue expand(const SkippedNode&) { return {}; }
 
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(ErrorDetails{.problem = where_ + " has something that is not plain data",
+    throw Error(ErrorDetails{.problem = where_ + " contains something other than plain data",
                              .expected = "numbers, strings, containers and tensors",
                              .got = what});
   }
@@ -98,10 +98,10 @@ class Expansion {
   std::string key_of(const PlainValue& value) const {
     std::optional<std::string> key = dict_key(value);
     if (!key) {
-      throw Error(ErrorDetails{.problem = where_ + " has a dict or a set with an unusable key",
+      throw Error(ErrorDetails{.problem = where_ + " has a dict or set with an unhashable key",
                                .expected =
                                    "None, a number other than nan, a string, bytes or a tuple "
-                                   "of such",
+                                   "of these",
                                .got = std::string(name_of(value.kind()))});
     }
     return std::move(*key);
@@ -113,8 +113,7 @@ class Expansion {
     return values;
   }
 
-  // As in Python, a key that comes again keeps its place and its first form, and gets the new
-  // value.
+  // As in Python, a repeated key keeps its position and its first form, and gets the new value.
   std::vector<PlainItem> items_of(const std::vector<Ref>& refs) {
     std::vector<PlainItem> items;
     std::unordered_map<std::string, std::size_t> places;
@@ -133,14 +132,14 @@ class Expansion {
   const std::deque<Node>& nodes_;
   ExpansionBudget& budget_;
   const std::string& where_;
-  std::vector<bool> open_;  // nodes that are being expanded
+  std::vector<bool> open_;  // nodes being expanded
   int depth_ = 0;
 };
 
 }  // namespace
 
 std::optional<Node> find_global(const std::string& module, const std::string& name) {
-  // Protocol 2 has the names of Python 2.
+  // Protocol 2 uses the names of Python 2.
   const std::string full = (module == "__builtin__" ? "builtins" : module) + "." + name;
   if (const auto found = functions().find(full); found != functions().end()) {
     return GlobalNode{.name = found->second};
@@ -178,12 +177,12 @@ bool is_of_numpy(const std::string& module, const std::string& name) {
 std::string name_of(const Node& node) {
   if (std::holds_alternative<StorageNode>(node)) return "a storage";
   if (std::holds_alternative<GlobalNode>(node)) return "a class or function";
-  if (std::holds_alternative<SkippedNode>(node)) return "an object of numpy";
+  if (std::holds_alternative<SkippedNode>(node)) return "a numpy object";
   // The rest are the alternatives of PlainValue, in the same order.
   return std::string(name_of(static_cast<PlainValue::Kind>(node.index())));
 }
 
-// A value takes one byte of pickle at least, so data that share nothing always fit.
+// A value takes at least one byte of pickle, so data without shared parts always fits.
 constexpr uint64_t most_bytes_for_one = 512;
 static_assert(most_bytes_for_one > 2 * sizeof(PlainValue));
 constexpr uint64_t free_bytes = uint64_t{16} << 20;
@@ -193,9 +192,10 @@ ExpansionBudget::ExpansionBudget(uint64_t pickle_bytes)
 
 void ExpansionBudget::take(uint64_t bytes, const std::string& where) {
   if (bytes > left_) {
-    throw Error(ErrorDetails{.problem = where + " would become many times larger than it is",
-                             .expected = "few objects that are used in several places",
-                             .hint = "it was made to exhaust memory, or is damaged"});
+    throw Error(
+        ErrorDetails{.problem = where + " would expand to many times its size",
+                     .expected = "few shared objects",
+                     .hint = "the file is damaged or was made to exhaust memory; do not load it"});
   }
   left_ -= bytes;
 }

@@ -1,4 +1,4 @@
-// The opcodes of Python's pickle format that plain data need (pickletools.py lists all).
+// The opcodes of Python's pickle format that plain data needs (pickletools.py lists all).
 #pragma once
 
 #include <cstdint>

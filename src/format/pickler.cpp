@@ -27,8 +27,8 @@ constexpr const char* kWritten = "the value to write";
 std::string key_of(const PlainValue& value) {
   std::optional<std::string> key = dict_key(value);
   if (!key) {
-    refuse("has a dict or a set with an unusable key",
-           "None, a number other than nan, a string, bytes or a tuple of such",
+    refuse("has a dict or set with an unhashable key",
+           "None, a number other than nan, a string, bytes or a tuple of these",
            std::string(name_of(value.kind())));
   }
   return std::move(*key);
@@ -49,7 +49,7 @@ void Pickler::put_number(Opcode opcode, T value) {
   append_little_endian(out_, value);
 }
 
-// --- Objects that are written once ---------------------------------------------------------------
+// --- Objects written once ---------------------------------------------------------------
 
 bool Pickler::recall(const std::string& name) {
   const auto found = memo_.find(name);
@@ -82,7 +82,7 @@ void Pickler::global(std::string_view module, std::string_view name) {
 }
 
 void Pickler::save_text(std::string_view text) {
-  // Names are used again and again; long texts are not, and would only be kept twice.
+  // Names repeat often; long texts do not, and would only be stored twice.
   constexpr std::size_t longest_remembered = 128;
   const std::string memo_name = "text " + std::string(text.substr(0, longest_remembered));
   const bool is_short = text.size() <= longest_remembered;
@@ -125,7 +125,7 @@ void Pickler::save(double value) {
 void Pickler::save(const std::string& text) { save_text(text); }
 
 void Pickler::save(const PlainBytes& bytes) {
-  // Protocol 2 has no bytes of its own; this is how Python writes them.
+  // Protocol 2 has no bytes type; this is how Python writes them.
   if (bytes.is_bytearray) global("__builtin__", "bytearray");
   global("_codecs", "encode");
   save_text(utf8_of_latin1(bytes.bytes));
@@ -155,7 +155,7 @@ void Pickler::save(const PlainDevice& device) {
     const auto [read_to, error] = std::from_chars(device.name.data() + colon + 1, end, index);
     is_good = is_good && error == std::errc{} && read_to == end && index >= 0;
   }
-  if (!is_good) refuse("has a strange device", "a name such as cuda:0", "'" + device.name + "'");
+  if (!is_good) refuse("has an invalid device", "a name such as cuda:0", "'" + device.name + "'");
   global("torch", "device");
   save_text(type);
   if (index >= 0) save(index);
@@ -201,7 +201,7 @@ void Pickler::save(const PlainTuple& tuple) {
   if (!tuple.is_size) return save_tuple(tuple.items);
   for (const PlainValue& item : tuple.items) {
     if (item.kind() != PlainValue::Kind::integer) {
-      refuse("has a torch.Size with something else than integers");
+      refuse("has a torch.Size with items other than integers");
     }
   }
   global("torch", "Size");
@@ -254,7 +254,8 @@ void Pickler::save(const PlainDict& dict) {
   }
   if (!dict.attributes.empty()) {
     for (const PlainItem& item : dict.attributes) {
-      if (item.key.kind() != PlainValue::Kind::string) refuse("has an attribute without a name");
+      if (item.key.kind() != PlainValue::Kind::string)
+        refuse("has an attribute whose name is not a string");
     }
     put(Opcode::empty_dict);
     save_items(dict.attributes);
@@ -279,8 +280,8 @@ void Pickler::save_tensor_data(const PlainTensor& tensor, bool requires_grad) {
   const TorchDtype& dtype = *find_dtype(tensor.dtype);
   const bool is_typed = !dtype.storage.empty();
   if (!is_typed && requires_grad) {
-    refuse("has a tensor that torch.load cannot read", "one that does not require a gradient",
-           "one of " + tensor.dtype + " that does", "make it a parameter");
+    refuse("has a tensor that torch.load cannot read", "a tensor that does not require a gradient",
+           "a tensor of type " + tensor.dtype + " that does", "make it a parameter");
   }
   global("torch._utils", is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
   put(Opcode::mark);
@@ -303,13 +304,13 @@ void Pickler::save_storage(const PlainTensor& tensor, const TorchDtype& dtype) {
   if (is_new) storages_.push_back(&storage);
   if (known->second.dtype != type) {
     refuse(
-        "has tensors that look at the same storage as different types",
+        "has tensors that view the same storage as different types",
         known->second.dtype == nullptr ? "an untyped one" : std::string(known->second.dtype->name),
-        tensor.dtype, "give one of them a copy; Python cannot save this either");
+        tensor.dtype, "copy one of them; Python cannot save this either");
   }
   const uint64_t element_size = type == nullptr ? 1 : static_cast<uint64_t>(dtype.size);
   if (storage.size() % element_size != 0) {
-    refuse("has a storage whose size is no multiple of its elements'",
+    refuse("has a storage whose size is not a multiple of its element size",
            "a multiple of " + std::to_string(element_size), std::to_string(storage.size()));
   }
   put(Opcode::mark);

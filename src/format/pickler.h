@@ -1,5 +1,5 @@
-// Writes plain data as a pickle that torch's weights_only unpickler reads: protocol 2, and of that
-// only the instructions it knows.
+// Writes plain data as a pickle that torch's weights_only unpickler reads: protocol 2, and only the
+// opcodes it knows.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace accelerant::format {
 
 class Pickler {
  public:
-  // The pickle of `value`; its storages are in storages() afterwards. To be called once.
+  // The pickle of `value`; afterwards storages() has its storages. Call it once.
   std::string dump(const PlainValue& value);
 
-  // In the order of their keys, which are "0", "1", and so on.
+  // In the order of their keys, "0", "1" and so on.
   const std::vector<const PlainStorage*>& storages() const { return storages_; }
 
  private:
@@ -33,7 +33,7 @@ class Pickler {
   template <class T>
   void put_number(Opcode opcode, T value);
   void global(std::string_view module, std::string_view name);
-  // Puts an object that was stored before, or false.
+  // Writes a reference to an object that was stored before; returns false if there is none.
   bool recall(const std::string& name);
   void remember(const std::string& name);
 
@@ -60,7 +60,7 @@ class Pickler {
   void save_empty_ordered_dict();
   void save_tensor_data(const PlainTensor& tensor, bool requires_grad);
   void save_storage(const PlainTensor& tensor, const TorchDtype& dtype);
-  // Ends a tuple that was begun with begin_tuple and has `size` items.
+  // A tuple of `size` items: begin_tuple, the items, end_tuple.
   void begin_tuple(std::size_t size);
   void end_tuple(std::size_t size);
 

@@ -40,7 +40,7 @@ const TorchDtype* find_by(std::string_view TorchDtype::*member, std::string_view
   return text.empty() || found == torch_dtype_table.end() ? nullptr : &*found;
 }
 
-// What torch's own loops are made for.
+// The limit of torch's own loops.
 constexpr std::size_t most_dimensions = 64;
 
 const TorchDtype& dtype_of(const PlainTensor& tensor, const std::string& where) {
@@ -56,8 +56,8 @@ const TorchDtype& dtype_of(const PlainTensor& tensor, const std::string& where) 
 void copy_row_major(const PlainTensor& tensor, const std::byte* source, std::size_t element_size,
                     std::byte* target) {
   std::vector<int64_t> place(tensor.shape.size(), 0);
-  // Unsigned, as the stride of a dimension of size 1 is never used but is added and taken away
-  // here.
+  // Unsigned, because the stride of a dimension of size 1 may be any number, and is added and
+  // subtracted here without being used.
   auto offset = static_cast<uint64_t>(tensor.storage_offset);
   for (int64_t left = tensor.numel(); left > 0; --left) {
     std::memcpy(target, source + offset * element_size, element_size);
@@ -96,7 +96,7 @@ PlainStorage::PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<con
       check_(std::move(check)) {}
 
 std::span<const std::byte> PlainStorage::bytes() const {
-  // A check that throws leaves the flag unset, so that the next call throws too.
+  // A check that throws leaves the flag unset, so the next call throws too.
   if (check_) std::call_once(checked_, check_);
   return bytes_;
 }
@@ -126,8 +126,8 @@ PlainTensor PlainTensor::contiguous(std::string dtype, std::vector<int64_t> shap
   int64_t stride = 1;
   for (std::size_t i = tensor.shape.size(); i-- > 0;) {
     tensor.strides[i] = stride;
-    // As torch has it: a dimension of size 0 does not make the strides 0. What overflows does not
-    // fit the storage either.
+    // As in torch, a dimension of size 0 does not make the strides 0. A stride that overflows does
+    // not fit the storage either.
     if (__builtin_mul_overflow(stride, std::max<int64_t>(tensor.shape[i], 1), &stride)) {
       throw Error(ErrorDetails{.problem = "a tensor's shape is too large",
                                .expected = "fewer than 2^63 elements",
@@ -154,7 +154,7 @@ void check_tensor(const PlainTensor& tensor, const std::string& where) {
                              .got = std::to_string(tensor.shape.size())});
   }
   if (tensor.strides.size() != tensor.shape.size()) {
-    fail("has a wrong number of strides", "as many as dimensions");
+    fail("has the wrong number of strides", "one per dimension");
   }
   if (tensor.requires_grad && !dtype.differentiable) {
     throw Error(ErrorDetails{.problem = where + " cannot require a gradient",
@@ -166,8 +166,8 @@ void check_tensor(const PlainTensor& tensor, const std::string& where) {
       std::ranges::any_of(tensor.strides, [](auto n) { return n < 0; })) {
     fail("has a negative size, stride or offset", "none of them");
   }
-  // Sizes and strides are checked for overflow even where another size is 0: code that walks the
-  // tensor multiplies them in its own order.
+  // Check sizes and strides for overflow even if another size is 0: code that walks the tensor
+  // multiplies them in its own order.
   int64_t last = tensor.storage_offset;
   int64_t count = 1;
   bool overflow = false;
@@ -187,7 +187,7 @@ void check_tensor(const PlainTensor& tensor, const std::string& where) {
              __builtin_mul_overflow(count, dtype.size, &bytes);
   if (overflow) fail("is too large", "fewer than 2^63 bytes");
   if (!empty && static_cast<uint64_t>(end) > tensor.storage->size()) {
-    fail("reaches out of its storage",
+    fail("reaches beyond its storage",
          "at most " + std::to_string(tensor.storage->size()) + " bytes of " + tensor.dtype);
   }
 }

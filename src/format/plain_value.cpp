@@ -53,7 +53,7 @@ std::string_view name_of(PlainValue::Kind kind) {
 namespace {
 
 [[noreturn]] void refuse_kind(std::string_view expected, PlainValue::Kind got) {
-  throw Error(ErrorDetails{.problem = "a value of plain data has another type",
+  throw Error(ErrorDetails{.problem = "a value has the wrong type",
                            .expected = std::string(expected),
                            .got = std::string(name_of(got))});
 }
@@ -69,7 +69,7 @@ const T& content_as(const PlainValue& value, PlainValue::Kind kind) {
 
 int64_t PlainValue::checked_unsigned(uint64_t value) {
   if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
-    throw Error(ErrorDetails{.problem = "an integer does not fit into plain data",
+    throw Error(ErrorDetails{.problem = "an integer is too large",
                              .expected = "at most 9223372036854775807",
                              .got = std::to_string(value)});
   }
@@ -108,9 +108,9 @@ const PlainValue& PlainValue::at(std::string_view key) const {
     if (i == most_names) names += ", ...";
     if (i == most_names) break;
     names +=
-        (i > 0 ? ", " : "") + (name != nullptr ? "'" + *name + "'" : "a key that is no string");
+        (i > 0 ? ", " : "") + (name != nullptr ? "'" + *name + "'" : "a key that is not a string");
   }
-  throw Error(ErrorDetails{.problem = "a dict of plain data lacks a key",
+  throw Error(ErrorDetails{.problem = "a dict lacks a key",
                            .expected = "'" + std::string(key) + "'",
                            .got = names.empty() ? "an empty dict" : names});
 }
@@ -166,7 +166,7 @@ std::optional<std::string> dict_key(const PlainValue& value) {
 }
 
 void refuse_nesting(const std::string& where) {
-  throw Error(ErrorDetails{.problem = where + " is nested too deep",
+  throw Error(ErrorDetails{.problem = where + " is nested too deeply",
                            .expected = "at most " + std::to_string(deepest_nesting) + " levels"});
 }
 

@@ -1,5 +1,5 @@
 // Plain data as Python programs keep it in checkpoints: None, numbers, strings, lists, dicts, and
-// tensors. It is what torch_archive.h reads and writes, and knows nothing of torch itself.
+// tensors. torch_archive.h reads and writes it. Independent of torch.
 //
 //   PlainValue state = read_torch_archive("optimizer.bin");
 //   for (const PlainValue& group : state.at("param_groups").as_list()) {
@@ -11,9 +11,9 @@
 //   scaler.set("growth_interval", 2000);
 //   const PlainValue value = std::move(scaler);
 //
-// A PlainValue is a value: copies are independent, and a thing that a Python program holds in two
-// places is here two things. Only storages of tensors are shared, by shared pointers, because tied
-// weights must stay tied and because they are big.
+// A PlainValue is a value: copies are independent, and an object that a Python program holds in two
+// places becomes two objects. Only storages of tensors are shared, by shared pointers, because tied
+// weights must stay tied and because storages are big.
 #pragma once
 
 #include <concepts>
@@ -33,8 +33,8 @@ class PlainValue;
 
 using PlainList = std::vector<PlainValue>;
 
-// Containers of values are templates only so that their fields can have defaults while PlainValue,
-// which holds them, is not complete; use PlainTuple, PlainSet, PlainItem and PlainDict.
+// The containers are templates only so that their fields can have defaults while PlainValue, which
+// holds them, is incomplete. Use PlainTuple, PlainSet, PlainItem and PlainDict.
 template <class Value>
 struct PlainTupleOf {
   std::vector<Value> items = {};
@@ -54,7 +54,7 @@ struct PlainBytes {
   bool is_bytearray = false;  // a bytearray rather than bytes
 };
 
-// A torch.dtype as a value, in the spelling of PlainTensor::dtype.
+// A torch.dtype as a value, spelled as in PlainTensor::dtype.
 struct PlainDtype {
   std::string name = {};
 };
@@ -85,16 +85,15 @@ struct PlainDictOf {
   PlainDictKind kind = PlainDictKind::plain;
   std::vector<PlainItemOf<Value>> items = {};
 
-  // Python attributes of an OrderedDict. State dicts of modules have one, "_metadata", with the
-  // versions of the modules; load_state_dict uses it to read old files. Only ordered dicts may have
-  // any.
+  // Python attributes of an OrderedDict; other dicts have none. State dicts of modules have one,
+  // "_metadata", with the versions of the modules; load_state_dict uses it to read old files.
   std::vector<PlainItemOf<Value>> attributes = {};
 
-  // The value of a string key, or nullptr. Looks at one item after the other.
+  // The value of a string key, or nullptr. A linear search.
   const Value* find(std::string_view key) const;
   Value* find(std::string_view key);
 
-  // Adds an item, or replaces the value of the key where it already is.
+  // Adds an item, or replaces the value of an existing key.
   void set(std::string_view key, Value value);
 };
 using PlainDict = PlainDictOf<PlainValue>;
@@ -122,7 +121,8 @@ class PlainValue {
                    PlainTuple, PlainSet, PlainDict, PlainDtype, PlainDevice, PlainTensor>;
 
   PlainValue() = default;  // None
-  // Not plain bool and int64_t: pointers would become booleans, and other integers be ambiguous.
+  // A template, because overloads for bool and int64_t would turn pointers into booleans and make
+  // other integers ambiguous.
   template <std::integral T>
   PlainValue(T value) {
     if constexpr (std::same_as<T, bool>) {
@@ -149,11 +149,11 @@ class PlainValue {
   Kind kind() const { return static_cast<Kind>(content_.index()); }
   bool is_none() const { return kind() == Kind::none; }
 
-  // The content for std::visit and std::get_if.
+  // The content, for std::visit and std::get_if.
   const Content& content() const { return content_; }
   Content& content() { return content_; }
 
-  // The content as this kind; an Error that names both kinds if it is another.
+  // The content as this kind; throws Error, naming both kinds, if it is another.
   bool as_bool() const;
   int64_t as_int() const;
   double as_real() const;  // integers too
@@ -163,11 +163,11 @@ class PlainValue {
   const PlainDict& as_dict() const;
   const PlainTensor& as_tensor() const;
 
-  // The value of a string key of a dict; an Error that names the keys there are if it is missing.
+  // The value of a string key of a dict; throws Error, naming the existing keys, if it is missing.
   const PlainValue& at(std::string_view key) const;
 
  private:
-  // An Error if it does not fit.
+  // Throws Error if it does not fit.
   static int64_t checked_unsigned(uint64_t value);
 
   Content content_;
@@ -176,16 +176,16 @@ class PlainValue {
 // The Python name of a kind, such as "dict".
 std::string_view name_of(PlainValue::Kind kind);
 
-// A text that is equal for two values if they are the same key in Python: 1, 1.0 and True are.
-// Nothing if the value cannot be a key: lists, dicts, sets, bytearrays, tensors, and nan, which
+// A text that is equal for two values if they are the same key in Python, as 1, 1.0 and True are.
+// Empty if the value cannot be a key: lists, dicts, sets, bytearrays, tensors, and nan, which
 // equals nothing.
 std::optional<std::string> dict_key(const PlainValue& value);
 
-// How deep plain data may be nested. Python's own pickler gives up earlier, at about 500; a bound
-// is needed because values are walked by recursion.
+// How deeply plain data may be nested. Values are walked recursively, so a limit is needed;
+// Python's own pickler gives up earlier, at about 500.
 inline constexpr int deepest_nesting = 1000;
 
-// Throws the Error for data that are deeper.
+// Throws the Error for data that is nested more deeply.
 [[noreturn]] void refuse_nesting(const std::string& where);
 
 template <class Value>

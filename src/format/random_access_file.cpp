@@ -23,14 +23,14 @@ namespace {
   throw Error(path + ": " + operation + ": " + std::strerror(code));
 }
 
-// From this size on a mapping costs less than what it saves; more at a time saves nothing.
+// At or above this size a mapping saves more than it costs; mapping more at a time saves nothing.
 constexpr std::size_t kLeastMapped = 2 << 20;
 constexpr std::size_t kMostMapped = 8 << 20;
 
-// As memcpy, past the caches, for much that is not used at once. A plain copy first fetches what it
-// is about to overwrite, which is a third of all that goes over the bus; memcpy itself avoids that
-// only for tens of MiB at a time. One thread that reads 512 MiB of a file in the page cache,
-// aligned differently, on an AMD EPYC: 15 GB/s so, 11 GB/s with memcpy, 8 GB/s with pread.
+// Like memcpy, but bypasses the caches; for large data that is not used at once. A plain copy first
+// fetches the memory it is about to overwrite, a third of all bus traffic; memcpy avoids that only
+// for tens of MiB at a time. One thread reading 512 MiB of a file in the page cache, with different
+// alignment, on an AMD EPYC: 15 GB/s with this, 11 GB/s with memcpy, 8 GB/s with pread.
 void stream_copy(std::byte* target, const std::byte* source, std::size_t size) {
 #ifdef __SSE2__
   constexpr std::size_t kLine = 64;
@@ -48,14 +48,14 @@ void stream_copy(std::byte* target, const std::byte* source, std::size_t size) {
     _mm_stream_si128(to + 2, c);
     _mm_stream_si128(to + 3, d);
   }
-  _mm_sfence();  // what was written counts for other threads too
+  _mm_sfence();  // makes the writes visible to other threads
   std::memcpy(target + done, source + done, size - done);
 #else
   std::memcpy(target, source, size);
 #endif
 }
 
-// A part of a file in memory, for a moment.
+// A temporary mapping of a part of a file.
 class MappedPart {
  public:
   MappedPart(int descriptor, std::uint64_t position, std::size_t size)
@@ -69,9 +69,9 @@ class MappedPart {
   MappedPart(const MappedPart&) = delete;
   MappedPart& operator=(const MappedPart&) = delete;
 
-  // Brings all of it into memory. Bytes that are gone would end the process when touched; this only
+  // Loads all of it into memory. Touching bytes that are gone would end the process; this only
   // fails.
-  bool is_there() const {
+  bool is_present() const {
 #ifdef MADV_POPULATE_READ
     return begin_ != MAP_FAILED && ::madvise(begin_, size_, MADV_POPULATE_READ) == 0;
 #else
@@ -82,7 +82,7 @@ class MappedPart {
   const std::byte* bytes() const { return static_cast<const std::byte*>(begin_) + before_; }
 
  private:
-  std::size_t before_;  // up to a whole page
+  std::size_t before_;  // bytes before the part, back to a page boundary
   std::size_t size_;
   void* begin_;
 };
@@ -98,7 +98,7 @@ RandomAccessFile::RandomAccessFile(const std::string& path) : path_(path) {
   if (!is_known || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);
     if (!is_known) fail(path, "the file cannot be examined", code);
-    throw Error(ErrorDetails{.problem = path + ": this is no file",
+    throw Error(ErrorDetails{.problem = path + ": not a file",
                              .expected = "a regular file",
                              .got = S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe",
                              .hint = {}});
@@ -112,8 +112,8 @@ RandomAccessFile::~RandomAccessFile() {
 }
 
 void RandomAccessFile::read(std::uint64_t position, std::span<std::byte> target) const {
-  // The kernel's own copy is slower by half where source and target are aligned differently, which
-  // is the rule.
+  // The kernel's own copy is slower by half if source and target are aligned differently, which is
+  // the usual case.
   while (target.size() >= kLeastMapped) {
     const auto part = target.first(std::min(target.size(), kMostMapped));
     if (!copy_mapped(position, part)) break;
@@ -125,9 +125,9 @@ void RandomAccessFile::read(std::uint64_t position, std::span<std::byte> target)
 
 bool RandomAccessFile::copy_mapped(std::uint64_t position, std::span<std::byte> target) const {
   const MappedPart part(descriptor_, position, target.size());
-  if (!part.is_there()) return false;
+  if (!part.is_present()) return false;
   stream_copy(target.data(), part.bytes(), target.size());
-  // The rest of a last page reads as zeros.
+  // The rest of the last page reads as zeros.
   struct stat status {};
   return ::fstat(descriptor_, &status) == 0 &&
          static_cast<std::uint64_t>(status.st_size) >= position + target.size();
@@ -142,11 +142,11 @@ void RandomAccessFile::read_plainly(std::uint64_t position, std::span<std::byte>
       fail(path_, "the file cannot be read", errno);
     }
     if (got == 0) {
-      throw Error(
-          ErrorDetails{.problem = path_ + ": the file has become shorter since it was opened",
-                       .expected = std::to_string(size_) + " bytes",
-                       .got = std::to_string(position),
-                       .hint = "replace files by renaming, not by writing over them"});
+      throw Error(ErrorDetails{
+          .problem = path_ + ": the file has shrunk since it was opened",
+          .expected = std::to_string(size_) + " bytes",
+          .got = std::to_string(position),
+          .hint = "replace files by renaming a new one over them, not by overwriting them"});
     }
     target = target.subspan(static_cast<std::size_t>(got));
     position += static_cast<std::uint64_t>(got);
@@ -154,7 +154,7 @@ void RandomAccessFile::read_plainly(std::uint64_t position, std::span<std::byte>
 }
 
 std::span<const std::byte> RandomAccessFile::map() {
-  if (size_ == 0) return {};  // which cannot be mapped
+  if (size_ == 0) return {};  // an empty file cannot be mapped
   void* const mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
   if (mapping == MAP_FAILED) fail(path_, "the file cannot be mapped", errno);
   mapping_ = mapping;

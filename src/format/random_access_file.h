@@ -1,4 +1,4 @@
-// A file that is read at any place.
+// A file that is read at arbitrary positions.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,24 @@ namespace accelerant::format {
 
 class RandomAccessFile {
  public:
-  // Throws Error if the path is no file or cannot be read.
+  // Throws Error if the path is not a file or cannot be read.
   explicit RandomAccessFile(const std::string& path);
   ~RandomAccessFile();
   RandomAccessFile(const RandomAccessFile&) = delete;
   RandomAccessFile& operator=(const RandomAccessFile&) = delete;
 
-  // When it was opened.
+  // The size when the file was opened.
   std::uint64_t size() const { return size_; }
 
-  // Fills `target` from `position` on. A file that ends before is an Error. Should it become
-  // shorter in the very moment in which it is read, the process may end.
+  // Fills `target` from `position` on. Throws Error if the file ends before that. If the file
+  // shrinks at the very moment it is read, the process may end.
   void read(std::uint64_t position, std::span<std::byte> target) const;
 
-  // Maps the file, once. The bytes live as long as this object.
+  // Maps the file, once. The bytes stay valid as long as this object lives.
   std::span<const std::byte> map();
 
  private:
-  // False if it is not possible, for whatever reason; pread works or says why not.
+  // Returns false if it fails for any reason; pread then works or reports why not.
   bool copy_mapped(std::uint64_t position, std::span<std::byte> target) const;
   void read_plainly(std::uint64_t position, std::span<std::byte> target) const;
 

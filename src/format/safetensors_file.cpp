@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 #include "format/little_endian.h"
 #include "format/random_access_file.h"
 #include "format/safetensors_header.h"
@@ -16,9 +17,9 @@ namespace accelerant::format {
 struct SafetensorsFile::State {
   std::string label = {};
   SafetensorsHeader header = {};
-  std::uint64_t data_begin = 0;                          // where the data begin in the file
-  std::optional<RandomAccessFile> file = {};             // none for a file in memory
-  std::optional<std::span<const std::byte>> bytes = {};  // the whole file, where it can be seen
+  std::uint64_t data_begin = 0;                          // where the data begins in the file
+  std::optional<RandomAccessFile> file = {};             // empty for a file in memory
+  std::optional<std::span<const std::byte>> bytes = {};  // the whole file, if mapped or in memory
 
   std::string prefix(const TensorInfo& tensor) const {
     return label + ": tensor " + quoted(tensor.name) + ": ";
@@ -35,8 +36,8 @@ void check_target(std::uint64_t wanted, std::size_t got, const std::string& pref
                            .hint = {}});
 }
 
-// Reads runs that lie close together through a buffer: a call for each would cost more than the
-// bytes between them.
+// Reads runs that lie close together through a buffer: a separate call for each would cost more
+// than reading the bytes in between.
 class RunReader {
  public:
   RunReader(const RandomAccessFile& file, std::uint64_t end) : file_(file), end_(end) {}
@@ -52,15 +53,15 @@ class RunReader {
 
  private:
   const RandomAccessFile& file_;
-  std::uint64_t end_;  // of the tensor
+  std::uint64_t end_;  // end of the tensor
   std::vector<std::byte> buffer_ = std::vector<std::byte>(std::size_t{1} << 18);
-  std::uint64_t begin_ = 0;  // what the buffer holds
+  std::uint64_t begin_ = 0;  // where the buffer's content begins
   std::uint64_t filled_ = 0;
 };
 
 constexpr std::uint64_t short_run = std::uint64_t{1}
-                                    << 14;  // bytes; longer ones are read by themselves
-constexpr std::uint64_t small_stride = std::uint64_t{1} << 16;  // bytes; so are those farther apart
+                                    << 14;  // bytes; longer runs are read separately
+constexpr std::uint64_t small_stride = std::uint64_t{1} << 16;  // bytes; so are runs farther apart
 
 }  // namespace
 
@@ -78,7 +79,7 @@ SafetensorsFile SafetensorsFile::open(const std::string& path, const OpenOptions
   const std::uint64_t length = header_length(first_bytes, file.size(), path);
   state->data_begin = length_bytes + length;
   {
-    // A copy, also where the file is mapped: what was checked must not change afterwards.
+    // A copy, even if the file is mapped: what was checked must not change afterwards.
     std::string text(length, '\0');
     file.read(length_bytes, std::as_writable_bytes(std::span(text)));
     state->header = parse_header(text, file.size() - state->data_begin, path);
@@ -114,12 +115,12 @@ const TensorInfo* SafetensorsFile::find(std::string_view name) const {
 
 const TensorInfo& SafetensorsFile::info(std::string_view name) const {
   if (const TensorInfo* const tensor = find(name)) return *tensor;
-  throw Error(ErrorDetails{.problem = label() + ": there is no tensor " + quoted(name),
+  throw Error(ErrorDetails{.problem = label() + ": no tensor named " + quoted(name),
                            .expected = {},
                            .got = {},
                            .hint = tensors().empty()
-                                       ? "the file has none"
-                                       : "the file has " + std::to_string(tensors().size()) +
+                                       ? "the file has no tensors"
+                                       : "the file has " + counted(tensors().size(), "tensor") +
                                              ", the first is " + quoted(tensors().front().name)});
 }
 
@@ -135,7 +136,7 @@ const std::string& SafetensorsFile::label() const { return state_->label; }
 std::span<const std::byte> SafetensorsFile::view(std::string_view name) const {
   const TensorInfo& tensor = info(name);
   if (!state_->bytes) {
-    throw Error(ErrorDetails{.problem = state_->prefix(tensor) + "there is no view of it",
+    throw Error(ErrorDetails{.problem = state_->prefix(tensor) + "a view is not available",
                              .expected = {},
                              .got = "a file opened with FileAccess::read",
                              .hint = "call read(), or open the file with FileAccess::map"});
@@ -143,7 +144,7 @@ std::span<const std::byte> SafetensorsFile::view(std::string_view name) const {
   return state_->bytes->subspan(state_->data_begin + tensor.begin, tensor.bytes());
 }
 
-// From the data of all tensors.
+// `position` counts from the beginning of all tensors' data.
 void SafetensorsFile::copy(std::uint64_t position, std::span<std::byte> target) const {
   if (target.empty()) return;
   position += state_->data_begin;
@@ -165,9 +166,9 @@ void SafetensorsFile::read_part(std::string_view name, std::uint64_t offset,
   const TensorInfo& tensor = info(name);
   if (offset > tensor.bytes() || target.size() > tensor.bytes() - offset) {
     throw Error(ErrorDetails{
-        .problem = state_->prefix(tensor) + "the part is not in it",
+        .problem = state_->prefix(tensor) + "the part is outside the tensor",
         .expected = "at most " + std::to_string(tensor.bytes()) + " bytes",
-        .got = std::to_string(target.size()) + " from byte " + std::to_string(offset) + " on",
+        .got = std::to_string(target.size()) + " bytes from byte " + std::to_string(offset) + " on",
         .hint = {}});
   }
   copy(tensor.begin + offset, target);

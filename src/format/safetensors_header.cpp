@@ -38,7 +38,7 @@ class HeaderParser {
 
  private:
   void read_metadata() {
-    if (has_metadata_) json_.fail("'__metadata__' is there twice");
+    if (has_metadata_) json_.fail("'__metadata__' occurs twice");
     has_metadata_ = true;
     if (json_.null()) return;
     Metadata& metadata = header_.metadata.emplace();
@@ -47,11 +47,11 @@ class HeaderParser {
     std::string value;
     while (json_.next_key(key)) {
       json_.string(value);
-      // Written by most programs in order, which makes the end the right place to look first.
+      // Most programs write keys in order, so the end is the right place to look first.
       const std::size_t before = metadata.size();
       const auto added = metadata.emplace_hint(metadata.end(), std::move(key), std::move(value));
       if (metadata.size() == before) {
-        json_.fail("the key " + quoted(added->first) + " of '__metadata__' is there twice");
+        json_.fail("the key " + quoted(added->first) + " of '__metadata__' occurs twice");
       }
       key.clear();
       value.clear();
@@ -65,7 +65,7 @@ class HeaderParser {
     bool has_shape = false;
     bool has_offsets = false;
     const auto first = [&](bool& seen) {
-      if (seen) fail(tensor, "the field '" + key_ + "' is there twice");
+      if (seen) fail(tensor, "the field '" + key_ + "' occurs twice");
       seen = true;
     };
     json_.begin_object();
@@ -131,13 +131,13 @@ class HeaderParser {
   const std::string& label_;
   SafetensorsHeader header_{};
   bool has_metadata_ = false;
-  // Kept between tensors, of which there may be a million.
+  // Kept between tensors, because there may be a million of them.
   std::string key_{};
   std::string value_{};
   std::int64_t sizes_[largest_rank] = {};
 };
 
-// The order of the data; what begins at one place keeps the order of the header.
+// By the order of the data; tensors that begin at the same place keep the order of the header.
 void sort_by_offset(std::vector<TensorInfo>& tensors) {
   const auto place = [](const TensorInfo& tensor) { return std::pair(tensor.begin, tensor.end); };
   const auto before = [&](const TensorInfo& a, const TensorInfo& b) { return place(a) < place(b); };
@@ -176,24 +176,24 @@ void check_size(const TensorInfo& tensor, const std::string& label) {
   }
   if (!bytes) refuse(label, tensor, "its shape has too many elements of type " + dtype, {}, {});
   if (*bytes != tensor.bytes()) {
-    refuse(label, tensor, "its data do not have the size of its shape and type " + dtype,
+    refuse(label, tensor, "the size of its data does not match its shape and type " + dtype,
            number_text(*bytes) + " bytes", number_text(tensor.bytes()));
   }
 }
 
-// The tensors must fill the data without holes and without overlap.
+// The tensors must fill the data without holes and without overlaps.
 void check_layout(const std::vector<TensorInfo>& tensors, std::uint64_t data_size,
                   const std::string& label) {
   std::uint64_t position = 0;
   for (const TensorInfo& tensor : tensors) {
     if (tensor.begin != position) {
       refuse(label, tensor,
-             tensor.begin > position ? "there is a hole in front of its data"
-                                     : "its data overlap with those of another tensor",
-             "a begin at " + number_text(position), number_text(tensor.begin));
+             tensor.begin > position ? "there is a hole before its data"
+                                     : "its data overlaps that of another tensor",
+             "data that begins at " + number_text(position), number_text(tensor.begin));
     }
     if (tensor.end < tensor.begin) {
-      refuse(label, tensor, "its data end before they begin",
+      refuse(label, tensor, "its data ends before it begins",
              "an end of at least " + number_text(tensor.begin), number_text(tensor.end));
     }
     check_size(tensor, label);
@@ -205,7 +205,8 @@ void check_layout(const std::vector<TensorInfo>& tensors, std::uint64_t data_siz
                                                : ": the file is too short for its tensors"),
       .expected = number_text(position) + " bytes of data",
       .got = number_text(data_size),
-      .hint = position < data_size ? damaged_hint : "it was not written or not copied to its end"});
+      .hint =
+          position < data_size ? damaged_hint : "the file is incomplete; copy or save it again"});
 }
 
 }  // namespace
@@ -214,7 +215,7 @@ std::string quoted(std::string_view name) {
   constexpr std::size_t longest = 120;
   const bool is_cut = name.size() > longest;
   if (is_cut) {
-    // Not inside of a character.
+    // Do not cut inside a character.
     std::size_t length = longest;
     while (length > 0 && (static_cast<unsigned char>(name[length]) & 0xC0U) == 0x80) --length;
     name = name.substr(0, length);
@@ -231,7 +232,7 @@ std::uint64_t header_length(std::span<const std::byte> first_bytes, std::uint64_
     throw Error(ErrorDetails{.problem = label + ": the file is too short for a safetensors file",
                              .expected = "at least 8 bytes",
                              .got = number_text(file_size),
-                             .hint = "it was not written or not copied to its end"});
+                             .hint = "the file is incomplete; copy or save it again"});
   }
   std::uint64_t length = 0;
   std::memcpy(&length, first_bytes.data(), length_bytes);
@@ -257,7 +258,7 @@ SafetensorsHeader parse_header(std::string_view text, std::uint64_t data_size,
   try {
     header = HeaderParser(text, label).parse();
   } catch (const JsonRefusal& refusal) {
-    throw Error(ErrorDetails{.problem = label + ": the header cannot be understood at its byte " +
+    throw Error(ErrorDetails{.problem = label + ": the header cannot be parsed at byte " +
                                         number_text(refusal.position) + ": " + refusal.what(),
                              .expected = {},
                              .got = {},
@@ -266,7 +267,7 @@ SafetensorsHeader parse_header(std::string_view text, std::uint64_t data_size,
   sort_by_offset(header.tensors);
   header.index = NameIndex(header.tensors);
   if (const auto twice = header.index.duplicate(header.tensors)) {
-    refuse(label, header.tensors[*twice], "the name is there twice", {}, {});
+    refuse(label, header.tensors[*twice], "the name occurs twice", {}, {});
   }
   check_layout(header.tensors, data_size, label);
   return header;

@@ -23,8 +23,8 @@ struct SafetensorsHeader {
   NameIndex index = {};
 };
 
-// The length of the header by the first bytes of a file of `file_size` bytes; so much is there.
-// `label` names the file in errors.
+// The length of the header, from the first bytes of a file of `file_size` bytes. Checks that the
+// file is that long. Errors call the file `label`.
 std::uint64_t header_length(std::span<const std::byte> first_bytes, std::uint64_t file_size,
                             const std::string& label);
 

@@ -15,7 +15,7 @@
 namespace accelerant::format {
 namespace {
 
-constexpr std::size_t header_alignment = 8;  // so data begin aligned for every type
+constexpr std::size_t header_alignment = 8;  // so that data begins aligned for every type
 
 [[noreturn]] void refuse(const TensorToWrite& tensor, const std::string& problem,
                          std::string expected = {}, std::string got = {}, std::string hint = {}) {
@@ -27,10 +27,10 @@ constexpr std::size_t header_alignment = 8;  // so data begin aligned for every 
 
 void check_name(const TensorToWrite& tensor) {
   if (tensor.name == metadata_key) refuse(tensor, "the name is reserved");
-  if (find_invalid_utf8(tensor.name)) refuse(tensor, "the name is no valid UTF-8");
+  if (find_invalid_utf8(tensor.name)) refuse(tensor, "the name is not valid UTF-8");
 }
 
-// Checks what a tensor says about itself and returns its size.
+// Checks a tensor and returns its size.
 std::uint64_t checked_size(const TensorToWrite& tensor) {
   if (tensor.shape.size() > largest_rank) {
     refuse(tensor, "it has too many dimensions", "at most " + std::to_string(largest_rank),
@@ -50,9 +50,9 @@ std::uint64_t checked_size(const TensorToWrite& tensor) {
     }
   }
   if (tensor.produce) {
-    if (!tensor.data.empty()) refuse(tensor, "it has both data and a function that produces them");
+    if (!tensor.data.empty()) refuse(tensor, "it has both data and a produce function");
   } else if (tensor.data.size() != *bytes) {
-    refuse(tensor, "its data do not have the size of its shape and type",
+    refuse(tensor, "the size of its data does not match its shape and type",
            std::to_string(*bytes) + " bytes", std::to_string(tensor.data.size()));
   }
   return *bytes;
@@ -61,7 +61,7 @@ std::uint64_t checked_size(const TensorToWrite& tensor) {
 void check_metadata(const Metadata& metadata) {
   for (const auto& [key, value] : metadata) {
     if (find_invalid_utf8(key) || find_invalid_utf8(value)) {
-      throw Error("metadata " + quoted(key) + ": the text is no valid UTF-8");
+      throw Error("metadata " + quoted(key) + ": the text is not valid UTF-8");
     }
   }
 }
@@ -72,7 +72,7 @@ void check_duplicates(const std::vector<TensorToWrite>& tensors) {
   for (const TensorToWrite& tensor : tensors) names.push_back(tensor.name);
   std::sort(names.begin(), names.end());
   const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) throw Error("tensor " + quoted(*twice) + ": the name is there twice");
+  if (twice != names.end()) throw Error("tensor " + quoted(*twice) + ": the name occurs twice");
 }
 
 void append_metadata(std::string& json, const Metadata& metadata) {
@@ -100,7 +100,7 @@ void append_tensor(std::string& json, const TensorToWrite& tensor, std::uint64_t
   json += "],\"data_offsets\":[" + std::to_string(begin) + ',' + std::to_string(end) + "]}";
 }
 
-// Counts on the way, and lets no more through than there should be.
+// Counts the bytes passing through, and rejects any beyond the tensor's size.
 class CheckedSink final : public ByteSink {
  public:
   CheckedSink(ByteSink& sink, const TensorToWrite& tensor, std::uint64_t size)

@@ -23,7 +23,7 @@ using TextMap = std::map<std::string, std::string>;
 
 void add(TextMap& map, std::string& key, std::string value, const JsonScanner& json) {
   if (!map.emplace(key, std::move(value)).second)
-    json.fail("the key " + quoted(key) + " is there twice");
+    json.fail("the key " + quoted(key) + " occurs twice");
 }
 
 class IndexParser {
@@ -37,10 +37,10 @@ class IndexParser {
     json_.begin_object();
     while (json_.next_key(key)) {
       if (key == "metadata") {
-        if (std::exchange(has_metadata, true)) json_.fail("'metadata' is there twice");
+        if (std::exchange(has_metadata, true)) json_.fail("'metadata' occurs twice");
         if (!json_.null()) read_metadata();
       } else if (key == "weight_map") {
-        if (std::exchange(has_map, true)) json_.fail("'weight_map' is there twice");
+        if (std::exchange(has_map, true)) json_.fail("'weight_map' occurs twice");
         read_map();
       } else {
         json_.skip_value();
@@ -61,7 +61,7 @@ class IndexParser {
       json_.skip_value();
       const std::string_view value = text_.substr(begin, json_.position() - begin);
       if (key == "total_size") {
-        if (index_.total_size) json_.fail("'total_size' is there twice");
+        if (index_.total_size) json_.fail("'total_size' occurs twice");
         read_total_size(value);
       } else {
         add(index_.other_metadata, key, std::string(value), json_);
@@ -69,7 +69,7 @@ class IndexParser {
     }
   }
 
-  // Some programs write it as a fraction: 100.0.
+  // Some programs write it as a decimal fraction: 100.0.
   void read_total_size(std::string_view value) {
     const char* const end = value.data() + value.size();
     std::uint64_t whole = 0;
@@ -79,7 +79,7 @@ class IndexParser {
       result = std::from_chars(value.data(), end, number);
       const bool is_whole = result.ec == std::errc() && result.ptr == end && number >= 0 &&
                             number < 0x1p64 && number == std::floor(number);
-      if (!is_whole) json_.fail("'total_size' is no number of bytes");
+      if (!is_whole) json_.fail("'total_size' is not a number of bytes");
       whole = static_cast<std::uint64_t>(number);
     }
     index_.total_size = whole;
@@ -101,7 +101,7 @@ class IndexParser {
   ShardIndex index_{};
 };
 
-// As Python's json.dumps does it: only ASCII.
+// Like Python's json.dumps: ASCII only.
 void append_ascii_string(std::string& json, std::string_view text) {
   std::string quoted_text;
   append_json_string(quoted_text, text);
@@ -112,7 +112,7 @@ void append_ascii_string(std::string& json, std::string_view text) {
   };
   for (std::size_t position = 0; position < quoted_text.size();) {
     const std::optional<char32_t> code_point = decode_utf8(quoted_text, position);
-    if (!code_point) throw Error("index: the text " + quoted(text) + " is no valid UTF-8");
+    if (!code_point) throw Error("index: the text " + quoted(text) + " is not valid UTF-8");
     if (*code_point < 0x7F) {
       json += static_cast<char>(*code_point);
     } else if (*code_point < 0x10000) {
@@ -124,7 +124,7 @@ void append_ascii_string(std::string& json, std::string_view text) {
   }
 }
 
-// An object inside of the outermost one; values are JSON text.
+// An object inside the outermost one; values are JSON text.
 void append_object(std::string& json, std::string_view name, const TextMap& values) {
   json += "  \"" + std::string(name) + "\": {";
   bool is_first = true;
@@ -160,11 +160,11 @@ ShardIndex parse_shard_index(std::string_view json, const std::string& label,
   try {
     index = IndexParser(json).parse();
   } catch (const JsonRefusal& refusal) {
-    throw Error(ErrorDetails{.problem = label + ": the index cannot be understood at byte " +
+    throw Error(ErrorDetails{.problem = label + ": the index cannot be parsed at byte " +
                                         std::to_string(refusal.position) + ": " + refusal.what(),
                              .expected = {},
                              .got = {},
-                             .hint = "the file is damaged or no index of a sharded model"});
+                             .hint = "the file is damaged or not the index of a sharded model"});
   }
   for (const std::string& file : index.files()) check_shard_name(file, label, extension);
   return index;
@@ -199,12 +199,12 @@ std::string print_shard_index(const ShardIndex& index) {
 void check_shard_name(const std::string& file, const std::string& label,
                       const std::string& extension) {
   const auto refuse = [&](const std::string& expected) {
-    throw Error(ErrorDetails{.problem = label + ": the name of a shard is refused",
+    throw Error(ErrorDetails{.problem = label + ": the name of a shard is not allowed",
                              .expected = expected,
                              .got = quoted(file),
                              .hint = "do not load this checkpoint unless you trust its origin"});
   };
-  constexpr std::string_view separators = "/\\";  // also those of Windows: indexes travel
+  constexpr std::string_view separators = "/\\";  // Windows's too: indexes are shared
   if (file.empty() || !file.ends_with(extension)) refuse("a name that ends in " + extension);
   if (file.find('\0') != std::string::npos) refuse("a name without zero bytes");
   if (separators.find(file.front()) != std::string_view::npos ||

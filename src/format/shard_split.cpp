@@ -31,7 +31,7 @@ constexpr std::array<Unit, 8> units = {{{"kb", 1e3},
                                         {"tib", 0x1p40}}};
 
 [[noreturn]] void refuse_size(std::string_view text) {
-  throw Error(ErrorDetails{.problem = "the text is no number of bytes",
+  throw Error(ErrorDetails{.problem = "not a size in bytes",
                            .expected = "a number and one of KB, MB, GB, TB, KiB, MiB, GiB and TiB",
                            .got = quoted(text),
                            .hint = "for example '5GB'"});
@@ -55,7 +55,7 @@ std::uint64_t parse_byte_size(std::string_view text) {
   if (unit == units.end()) refuse_size(text);
   const std::string_view number =
       without_spaces(trimmed.substr(0, trimmed.size() - unit->name.size()));
-  // from_chars would take "inf" and "nan", which begin with letters, and negative numbers.
+  // from_chars would also accept negative numbers, and "inf" and "nan", which begin with letters.
   const bool has_digits = !number.empty() && (number.front() == '.' ||
                                               (number.front() >= '0' && number.front() <= '9'));
   double value = 0;
@@ -78,11 +78,11 @@ std::string ShardNaming::file(std::uint64_t number, std::uint64_t count) const {
 ShardPlan split_into_shards(std::span<const TensorToPlace> tensors, std::uint64_t max_bytes,
                             const ShardNaming& naming) {
   struct Group {
-    std::size_t first;  // the tensor whose bytes count
+    std::size_t first;  // the tensor whose bytes are counted
     std::vector<std::size_t> others = {};
   };
   ShardPlan plan;
-  std::vector<Group> groups;  // by their first tensor
+  std::vector<Group> groups;  // ordered by first tensor
   std::unordered_map<std::uint64_t, std::size_t> group_of_storage;
   std::unordered_map<std::string_view, std::size_t> shard_of;
   std::vector<const TensorToPlace*> in_current;
@@ -90,7 +90,7 @@ ShardPlan split_into_shards(std::span<const TensorToPlace> tensors, std::uint64_
 
   const auto place = [&](Shard& shard, std::size_t number, const TensorToPlace& tensor) {
     if (!shard_of.emplace(tensor.name, number).second) {
-      throw Error("tensor " + quoted(tensor.name) + ": the name is there twice");
+      throw Error("tensor " + quoted(tensor.name) + ": the name occurs twice");
     }
     shard.tensors.push_back(tensor.name);
   };

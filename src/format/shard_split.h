@@ -14,30 +14,29 @@
 
 namespace accelerant::format {
 
-// The number of bytes in a text like "10GB", "1.5 MB" or "5GiB", for options that limit sizes. KB,
-// MB, GB and TB are powers of 1000, KiB, MiB, GiB and TiB powers of 1024; upper and lower case are
-// the same, and "b" is a byte too, as in huggingface_hub. A unit is needed. Fractions of a byte are
-// dropped.
+// Parses a size such as "10GB", "1.5 MB" or "5GiB", for options that limit sizes. KB, MB, GB and TB
+// are powers of 1000; KiB, MiB, GiB and TiB are powers of 1024. As in huggingface_hub, case does
+// not matter and "b" means byte too. The unit is required. Fractions of a byte are dropped.
 std::uint64_t parse_byte_size(std::string_view text);
 
-// Names of files: "model.safetensors" alone, else "model-00001-of-00003.safetensors".
+// File names: "model.safetensors" for one file, otherwise "model-00001-of-00003.safetensors".
 struct ShardNaming {
-  std::string stem = "model";              // what stands in front of the number
-  std::string extension = ".safetensors";  // what stands behind it
+  std::string stem = "model";              // the part before the number
+  std::string extension = ".safetensors";  // the part after it
 
-  // Of shard `number`, counted from 1.
+  // The file name of shard `number`, counted from 1.
   std::string file(std::uint64_t number, std::uint64_t count) const;
 
-  // Of the index.
+  // The file name of the index.
   std::string index_file() const { return stem + extension + ".index.json"; }
 };
 
 struct TensorToPlace {
-  std::string name = {};    // each once
-  std::uint64_t bytes = 0;  // of its data in a file
+  std::string name = {};    // unique
+  std::uint64_t bytes = 0;  // size of its data in a file
 
-  // Tensors of the same number share their memory: they stay in one file, and their bytes count
-  // once, as those of the first of them. Default: shares with none.
+  // Tensors with the same number share their memory: they stay in one file, and only the bytes of
+  // the first one count. Default: shares with no other tensor.
   std::optional<std::uint64_t> storage = {};
 };
 
@@ -47,14 +46,14 @@ struct Shard {
 };
 
 struct ShardPlan {
-  std::vector<Shard> shards = {};  // none for no tensors
+  std::vector<Shard> shards = {};  // empty without tensors
   std::uint64_t total_size = 0;    // bytes of all tensors; shared memory counts once
 
   bool is_sharded() const { return shards.size() > 1; }
 };
 
-// Fills files one after the other in the given order, each up to `max_bytes`. A tensor that is
-// larger by itself gets a file by itself, at once.
+// Fills files one after another in the given order, each up to `max_bytes`. A tensor that is larger
+// than that gets a file of its own, at once.
 ShardPlan split_into_shards(std::span<const TensorToPlace> tensors, std::uint64_t max_bytes,
                             const ShardNaming& naming = {});
 

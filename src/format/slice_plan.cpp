@@ -12,7 +12,8 @@ DimRange resolve(const TensorInfo& tensor, std::size_t dim, std::span<const DimR
   if (range.end == DimRange::to_the_end) range.end = size;
   if (range.begin < 0 || range.begin > range.end || range.end > size) {
     throw Error(ErrorDetails{
-        .problem = prefix + "the range of dimension " + std::to_string(dim) + " is not in it",
+        .problem =
+            prefix + "the range of dimension " + std::to_string(dim) + " is outside the tensor",
         .expected = "0 <= begin <= end <= " + std::to_string(size),
         .got = "from " + std::to_string(range.begin) + " to " + std::to_string(range.end),
         .hint = {}});
@@ -28,7 +29,7 @@ void SlicePlan::for_each_run(const std::function<void(std::uint64_t begin)>& f) 
   std::uint64_t begin = first;
   for (;;) {
     f(begin);
-    // The next place, counting like an odometer.
+    // The next position, counting like an odometer.
     std::size_t dim = loops.size();
     while (dim > 0 && places[dim - 1] + 1 == loops[dim - 1].count) {
       begin -= places[dim - 1] * loops[dim - 1].stride;
@@ -43,14 +44,14 @@ void SlicePlan::for_each_run(const std::function<void(std::uint64_t begin)>& f) 
 SlicePlan plan_slice(const TensorInfo& tensor, std::span<const DimRange> ranges,
                      const std::string& prefix) {
   if (ranges.size() > tensor.shape.size()) {
-    throw Error(ErrorDetails{.problem = prefix + "there are more ranges than dimensions",
+    throw Error(ErrorDetails{.problem = prefix + "more ranges than dimensions",
                              .expected = "at most " + std::to_string(tensor.shape.size()),
                              .got = std::to_string(ranges.size()),
                              .hint = {}});
   }
   SlicePlan plan;
   plan.shape.resize(tensor.shape.size());
-  // From the innermost dimension, in bits: whole dimensions become part of the run.
+  // From the innermost dimension outwards, in bits: whole dimensions become part of the run.
   std::uint64_t stride = dtype_bits(tensor.dtype);
   std::uint64_t first = 0;
   std::uint64_t run = stride;
@@ -78,7 +79,7 @@ SlicePlan plan_slice(const TensorInfo& tensor, std::span<const DimRange> ranges,
         .got = {},
         .hint = "elements of type " + std::string(dtype_name(tensor.dtype)) + " have " +
                 std::to_string(dtype_bits(tensor.dtype)) +
-                " bits: take ranges that are multiples of 4, or the whole last dimension"});
+                " bits: use ranges that are multiples of 4, or the whole last dimension"});
   }
   plan.first = first / 8;
   plan.run = run / 8;

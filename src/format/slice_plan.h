@@ -1,4 +1,4 @@
-// Which bytes of a tensor a slice consists of.
+// Which bytes of a tensor make up a slice.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace accelerant::format {
 
-// A slice is a number of runs of bytes, all of one length.
+// A slice consists of runs of bytes of equal length.
 struct SlicePlan {
   // Runs along one dimension: `count` of them, `stride` bytes apart.
   struct Loop {
@@ -30,7 +30,7 @@ struct SlicePlan {
   void for_each_run(const std::function<void(std::uint64_t begin)>& f) const;
 };
 
-// Throws Error for ranges that are not in the tensor; `prefix` begins its message.
+// Throws Error, whose message begins with `prefix`, for ranges outside the tensor.
 SlicePlan plan_slice(const TensorInfo& tensor, std::span<const DimRange> ranges,
                      const std::string& prefix);
 

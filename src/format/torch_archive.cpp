@@ -15,8 +15,8 @@
 namespace accelerant::format {
 namespace {
 
-// Before version 1.6 torch.save wrote several pickles one after the other, the first of them a
-// magic number; before 0.1.10, a tar archive.
+// Before version 1.6, torch.save wrote several pickles one after another, the first of them a magic
+// number; before 0.1.10, a tar archive.
 bool is_legacy(std::span<const std::byte> bytes) {
   using namespace std::string_view_literals;
   constexpr auto magic_number = "\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19."sv;
@@ -45,16 +45,16 @@ ArchiveKind kind_of(std::span<const std::byte> bytes, const std::string& name) {
   return ArchiveKind::not_an_archive;
 }
 
-// Files that are something else are refused with what to do about it.
+// Rejects other kinds of files, saying what to do about them.
 void expect_zip(std::span<const std::byte> bytes, const std::string& name) {
   if (is_legacy(bytes)) {
     throw Error(ErrorDetails{
         .problem = name + " is in the format of torch before version 1.6",
-        .expected = "the zip archive that torch.save writes since",
+        .expected = "a zip archive, as torch.save writes since 1.6",
         .hint = "convert it in Python: torch.save(torch.load(\"" + name + "\"), \"new.pt\")"});
   }
   if (!ZipReader::looks_like_zip(bytes)) {
-    throw Error(ErrorDetails{.problem = name + " is not a file of torch.save",
+    throw Error(ErrorDetails{.problem = name + " was not written by torch.save",
                              .expected = "a zip archive",
                              .got = bytes.empty() ? "an empty file" : "something else"});
   }
@@ -63,14 +63,14 @@ void expect_zip(std::span<const std::byte> bytes, const std::string& name) {
 void expect_readable(const ZipReader& archive, const std::string& name, bool is_module) {
   if (!is_module && is_torchscript(archive)) {
     throw Error(ErrorDetails{
-        .problem = name + " holds a TorchScript module or was written by torch::save of C++",
-        .expected = "a file of torch.save of Python",
-        .hint =
-            "read it with read_module_archive, or torch::jit::load or torch::load of libtorch"});
+        .problem = name + " holds a TorchScript module or was written by C++'s torch::save",
+        .expected = "a file written by Python's torch.save",
+        .hint = "read it with read_module_archive, or with libtorch's torch::jit::load or "
+                "torch::load"});
   }
   if (is_module && !is_torchscript(archive)) {
-    throw Error(ErrorDetails{.problem = name + " is not a file of torch::save of C++",
-                             .expected = "a record constants.pkl, or a folder code",
+    throw Error(ErrorDetails{.problem = name + " was not written by C++'s torch::save",
+                             .expected = "a record constants.pkl or a folder code",
                              .got = "an archive without them"});
   }
   archive.expect_stored(is_module ? "code/" : "");
@@ -78,7 +78,7 @@ void expect_readable(const ZipReader& archive, const std::string& name, bool is_
     archive.verify(*order, "byteorder");
     const std::string_view text = as_text(order->bytes);
     if (text != "little") {
-      throw Error(ErrorDetails{.problem = name + " has another byte order",
+      throw Error(ErrorDetails{.problem = name + " has the wrong byte order",
                                .expected = "little",
                                .got = std::string(text.substr(0, 16)),
                                .hint = "save it again on a little-endian machine"});
@@ -86,7 +86,7 @@ void expect_readable(const ZipReader& archive, const std::string& name, bool is_
   }
   const ZipRecord* version = archive.find(".data/version");
   if (version == nullptr) version = archive.find("version");
-  if (version == nullptr) throw Error(name + " is not a file of torch.save: it has no version");
+  if (version == nullptr) throw Error(name + " was not written by torch.save: it has no version");
   constexpr int newest = 10;
   const std::string_view text = as_text(version->bytes);
   int number = 0;
@@ -120,7 +120,7 @@ PlainValue read_archive(std::span<const std::byte> bytes, const std::shared_ptr<
   expect_readable(*archive, name, is_module);
   const ZipRecord* const pickle = archive->find("data.pkl");
   if (pickle == nullptr) {
-    throw Error(ErrorDetails{.problem = name + " is not a file of torch.save",
+    throw Error(ErrorDetails{.problem = name + " was not written by torch.save",
                              .expected = "a record data.pkl",
                              .got = "an archive without one"});
   }
@@ -140,7 +140,7 @@ PlainValue read_archive(std::span<const std::byte> bytes, const std::shared_ptr<
     if (record == nullptr) throw Error(name + " is a damaged archive: it lacks " + record_name);
     if (record->bytes.size() != size) {
       throw Error(ErrorDetails{.problem = name + " is a damaged archive: its record " +
-                                          record_name + " has a wrong size",
+                                          record_name + " has the wrong size",
                                .expected = std::to_string(size) + " bytes",
                                .got = std::to_string(record->bytes.size())});
     }
@@ -176,14 +176,13 @@ void write_torch_archive(const PlainValue& value, ByteSink& sink,
   constexpr std::size_t longest_folder = 1024;
   if (options.folder.empty() || options.folder.size() > longest_folder ||
       options.folder.find('/') != std::string::npos) {
-    throw Error(ErrorDetails{.problem = "the folder of a torch archive has a strange name",
+    throw Error(ErrorDetails{.problem = "the folder of a torch archive has an invalid name",
                              .expected = "a name without '/'",
                              .got = "'" + options.folder.substr(0, 64) + "'"});
   }
   Pickler pickler;
   const std::string pickle = pickler.dump(value);
-  // The records of torch.save and their order, which torch.load relies on: storages by their
-  // numbers.
+  // The records of torch.save in their order, which torch.load relies on: storages by number.
   ZipWriter archive(sink, options.folder);
   archive.add("data.pkl", pickle);
   archive.add(".format_version", "1");

@@ -1,6 +1,6 @@
 // Reads and writes the files of Python's torch.save: pytorch_model.bin, optimizer.bin,
-// scheduler.bin, scaler.pt and the like. libtorch itself cannot read a state dict of Python, and
-// what it writes is refused by torch.load(weights_only=True).
+// scheduler.bin, scaler.pt and so on. libtorch itself cannot read a Python state dict, and
+// torch.load(weights_only=True) rejects what libtorch writes.
 //
 //   const PlainValue state = read_torch_archive("pytorch_model.bin");
 //   for (const PlainItem& item : state.as_dict().items) {
@@ -12,14 +12,14 @@
 //   scaler.set("scale", 65536.0);
 //   write_torch_archive(std::move(scaler), sink);  // torch.load(weights_only=True) reads it
 //
-// Such a file is a zip archive that holds a pickle, which is a program for a small machine, and the
-// storages of the tensors. Reading is safe for files of unknown origin: the pickle can only make
-// the plain data of plain_value.h, names of functions and classes are compared with a fixed list,
-// nothing is ever called, every length is compared with the file before it is used, and memory
-// stays in proportion to the file. What is not in the list is an Error that names it.
+// Such a file is a zip archive that holds the storages of the tensors and a pickle, which is a
+// program for a small machine. Reading is safe for files of unknown origin. The pickle can only
+// build the plain data of plain_value.h. Names of functions and classes are compared with a fixed
+// list, and nothing is ever called. Every length is compared with the file before it is used, and
+// memory stays in proportion to the file. Anything not on the list is an Error that names it.
 //
-// Storages are views of the mapped file; each keeps the file open as long as it is used. The
-// file must not be changed in place meanwhile; replacing it by renaming another over it is fine.
+// Storages are views of the mapped file, and each keeps the file open while it is in use. Do not
+// modify the file in place meanwhile; renaming another file over it is fine.
 #pragma once
 
 #include <cstddef>
@@ -34,59 +34,59 @@
 namespace accelerant::format {
 
 enum class ArchiveKind {
-  python_state,        // torch.save of Python 1.6 or newer: read_torch_archive reads it
-  torchscript_or_cpp,  // torch.jit.save, or torch::save of C++: read_module_archive reads its data
-  legacy,              // torch.save of Python older than 1.6: has to be saved again
+  python_state,        // torch.save of torch 1.6 or newer: use read_torch_archive
+  torchscript_or_cpp,  // torch.jit.save, or C++'s torch::save: use read_module_archive
+  legacy,              // torch.save of torch before 1.6: save it again
   not_an_archive,      // anything else
 };
 
-// Tells what a file is by its first bytes and its list of records. An Error only if it cannot be
-// read.
+// Detects the kind of a file by its first bytes and its list of records. Throws Error only if the
+// file cannot be read.
 ArchiveKind kind_of_archive(const std::string& path);
 
 struct TorchReadOptions {
-  // Compare the checksums of the pickle and, when its bytes are first asked for, of each storage.
-  // Records that were saved without (torch.serialization.set_crc32_options(False)) are not
-  // compared. Default: true. torch.load itself never compares them.
+  // Compare the checksums of the pickle and, on first access, of each storage. Records saved
+  // without a checksum (torch.serialization.set_crc32_options(False)) are not compared. Default:
+  // true. torch.load itself never compares them.
   bool verify_checksums = true;
 
-  // The largest pickle that is read, in bytes. Reading one takes up to some hundred times its size
-  // of memory if it was made for that. A tensor needs about 150 bytes. Default: 256 MiB.
+  // The largest pickle to read, in bytes. A malicious pickle can take a few hundred times its size
+  // in memory. A tensor needs about 150 bytes of pickle. Default: 256 MiB.
   uint64_t max_pickle_bytes = uint64_t{256} << 20;
 
-  // Arrays, numbers and types of numpy become None, so that the rest of a file can be read:
-  // Accelerate's random_states_0.pkl has the state of numpy's generator in it. Default: false, they
-  // are refused, as every other class that is not on the list.
+  // Turn numpy arrays, numbers and types into None, so that the rest of the file can be read:
+  // Accelerate's random_states_0.pkl contains the state of numpy's generator. Default: false, which
+  // rejects them like every other class that is not on the list.
   bool skip_numpy = false;
 };
 
-// What is in the file. Integers beyond 64 bits, sparse and quantised tensors, objects that contain
-// themselves, and nesting deeper than 1000 are refused.
+// The content of the file. Integers beyond 64 bits, sparse and quantised tensors, objects that
+// contain themselves, and nesting deeper than 1000 are rejected.
 PlainValue read_torch_archive(const std::string& path, const TorchReadOptions& options = {});
 
-// The same for an archive in memory. `owner` keeps the bytes alive, as each storage holds it; if it
-// is empty, the caller does. `name` stands for the file in messages.
+// The same for an archive in memory. `owner` keeps the bytes alive; each storage holds it. If it is
+// empty, the caller must keep them alive. Messages call the file `name`.
 PlainValue read_torch_archive(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
                               const std::string& name, const TorchReadOptions& options = {});
 
-// What is in a file of torch::save of C++, or of torch.jit.save: the attributes of the module as
-// nested dicts, parameters and buffers among them. The module's code is neither read nor run.
-// Objects that save themselves by code of their own (__getstate__) are refused.
+// The content of a file written by C++'s torch::save or by torch.jit.save: the attributes of the
+// module as nested dicts, including parameters and buffers. The module's code is neither read nor
+// run. Objects that save themselves with their own code (__getstate__) are rejected.
 PlainValue read_module_archive(const std::string& path, const TorchReadOptions& options = {});
 PlainValue read_module_archive(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
                                const std::string& name, const TorchReadOptions& options = {});
 
 struct TorchWriteOptions {
-  // The folder that the records have inside the archive, without '/'. torch.save takes the name of
-  // the file without its suffix; readers accept any. Default: "archive".
+  // The folder of the records inside the archive, without '/'. torch.save uses the file's name
+  // without its suffix; readers accept any. Default: "archive".
   std::string folder = "archive";
 };
 
-// Writes `value` so that torch.load(weights_only=True) of torch 2.0 and newer reads it, with
-// mmap=True too. Each storage is written once, however many tensors share it. The same value gives
-// the same bytes. Nothing is written if the value cannot be: a tensor that reaches out of its
-// storage, a string that is not UTF-8, a key that Python cannot hash. A storage of a damaged file
-// is only noticed when it is reached.
+// Writes `value` so that torch.load(weights_only=True) of torch 2.0 and newer can read it, also
+// with mmap=True. Each storage is written once, however many tensors share it. The same value gives
+// the same bytes. Throws Error, before writing anything, for a value that cannot be written: a
+// tensor that reaches beyond its storage, a string that is not UTF-8, a key that Python cannot
+// hash. A damaged storage is only noticed when its turn comes.
 void write_torch_archive(const PlainValue& value, ByteSink& sink,
                          const TorchWriteOptions& options = {});
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 #include "core/utf8.h"
 #include "format/little_endian.h"
 
@@ -31,7 +32,7 @@ PlainValue Unpickler::load() {
   } while (step(static_cast<Opcode>(take_number<uint8_t>())));
   const Ref result = pop();
   if (!stack_.empty() || !marks_.empty() || at_ != pickle_.size()) {
-    fail("the pickle ends with something left over");
+    fail("the pickle ends with data left over");
   }
   return expand(nodes_, result, budget_, where_);
 }
@@ -41,7 +42,7 @@ PlainValue Unpickler::load() {
 std::span<const std::byte> Unpickler::take(uint64_t size) {
   const uint64_t left = pickle_.size() - at_;
   if (size > left) {
-    fail("the pickle is cut off", std::to_string(size) + " more bytes", std::to_string(left));
+    fail("the pickle is truncated", counted(size, "more byte"), std::to_string(left));
   }
   const auto bytes = pickle_.subspan(at_, size);
   at_ += size;
@@ -82,7 +83,7 @@ void Unpickler::push(Node node) {
 
 Ref Unpickler::top() const {
   if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) {
-    fail("the pickle uses a value that is not there");
+    fail("the pickle uses a missing value");
   }
   return stack_.back();
 }
@@ -94,7 +95,7 @@ Ref Unpickler::pop() {
 }
 
 std::vector<Ref> Unpickler::pop_to_mark() {
-  if (marks_.empty()) fail("the pickle uses a mark that is not there");
+  if (marks_.empty()) fail("the pickle uses a missing mark");
   const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
   std::vector<Ref> items(first, stack_.end());
   stack_.erase(first, stack_.end());
@@ -107,7 +108,8 @@ T& Unpickler::top_as(std::string_view what) {
   Node& node = nodes_[top()];
   T* const content = std::get_if<T>(&node);
   if (content == nullptr) {
-    fail("the pickle adds to something that cannot be added to", std::string(what), name_of(node));
+    fail("the pickle adds items to something that is not a container", std::string(what),
+         name_of(node));
   }
   return *content;
 }
@@ -143,7 +145,7 @@ bool Unpickler::step(Opcode opcode) {
     }
     case Opcode::frame: {
       const auto size = take_number<uint64_t>();
-      if (size > pickle_.size() - at_) fail("the pickle is cut off");
+      if (size > pickle_.size() - at_) fail("the pickle is truncated");
       return true;
     }
     case Opcode::bin_put:
@@ -186,8 +188,8 @@ bool Unpickler::step(Opcode opcode) {
       break;
   }
   if (step_of_values(opcode) || step_of_containers(opcode)) return true;
-  fail("the pickle has an instruction that plain data do not need",
-       "what torch.save writes of plain data",
+  fail("the pickle has an instruction that plain data does not need",
+       "what torch.save writes for plain data",
        "opcode " + std::to_string(static_cast<int>(opcode)) + "; nothing was executed");
 }
 
@@ -218,7 +220,7 @@ bool Unpickler::step_of_values(Opcode opcode) {
       push_long(take_number<uint32_t>());
       return true;
     case Opcode::bin_float: {
-      const auto bits = __builtin_bswap64(take_number<uint64_t>());  // the one big-endian number
+      const auto bits = __builtin_bswap64(take_number<uint64_t>());  // the only big-endian number
       push(std::bit_cast<double>(bits));
       return true;
     }
@@ -312,7 +314,7 @@ bool Unpickler::step_of_containers(Opcode opcode) {
   }
 }
 
-// An integer in as few bytes as hold it, two's complement.
+// An integer in as few bytes as it needs, two's complement.
 void Unpickler::push_long(uint64_t size) {
   const auto bytes = take(size);
   const bool negative = size > 0 && (std::to_integer<int>(bytes.back()) & 0x80) != 0;

@@ -1,5 +1,5 @@
-// The machine that a pickle is a program for, limited to what makes plain data. It follows torch's
-// own weights_only unpickler, and is stricter where that one lets damaged files pass.
+// A machine that executes pickles, limited to what builds plain data. It follows torch's own
+// weights_only unpickler, and is stricter where that one accepts damaged files.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@
 namespace accelerant::format {
 
 struct UnpicklerOptions {
-  bool skip_numpy = false;  // what is of numpy becomes None
-  bool modules = false;     // modules of TorchScript become dicts of their attributes
+  bool skip_numpy = false;  // numpy objects become None
+  bool modules = false;     // TorchScript modules become dicts of their attributes
 };
 
 class Unpickler {
@@ -30,11 +30,11 @@ class Unpickler {
   using FindStorage = std::function<std::shared_ptr<const PlainStorage>(
       const std::string& key, const std::string& location, uint64_t size)>;
 
-  // Borrows the pickle. `where` begins messages, such as "model.pt: data.pkl".
+  // Borrows the pickle. Messages begin with `where`, such as "model.pt: data.pkl".
   Unpickler(std::span<const std::byte> pickle, std::string where, FindStorage find_storage,
             UnpicklerOptions options = {});
 
-  // Runs the whole pickle. An Error names the byte at which it cannot go on.
+  // Runs the whole pickle. Errors name the byte at which it cannot continue.
   PlainValue load();
 
  private:
@@ -47,7 +47,7 @@ class Unpickler {
                          const std::string& got = {}) const;
   std::string place() const;
 
-  // The pickle's bytes.
+  // Reading bytes of the pickle.
   std::span<const std::byte> take(uint64_t size);
   template <class T>
   T take_number();
@@ -55,7 +55,7 @@ class Unpickler {
   std::string take_text(uint64_t size);
   std::string take_raw(uint64_t size);
 
-  // The stack. What lies below the last mark cannot be reached.
+  // The stack. Values below the last mark cannot be reached.
   void push(Node node);
   void push_ref(Ref ref) { stack_.push_back(ref); }
   Ref top() const;
@@ -72,7 +72,7 @@ class Unpickler {
   void put(uint64_t index);
   void get(uint64_t index);
 
-  // What names classes, refers to storages, or calls (unpickler_calls.cpp).
+  // Opcodes that name classes, refer to storages, or call functions (unpickler_calls.cpp).
   void push_global(const std::string& module, const std::string& name);
   void push_stack_global();
   void push_storage();
@@ -114,7 +114,7 @@ const T& Unpickler::argument(const std::vector<Ref>& arguments, std::size_t inde
   const Node& node = nodes_[arguments.at(index)];
   const T* const value = std::get_if<T>(&node);
   if (value == nullptr) {
-    fail("argument " + std::to_string(index + 1) + " has a wrong type", std::string(what),
+    fail("argument " + std::to_string(index + 1) + " has the wrong type", std::string(what),
          name_of(node));
   }
   return *value;

@@ -1,5 +1,5 @@
-// The instructions that name classes and functions, refer to storages, or call: what each would
-// give.
+// The opcodes that name classes and functions, refer to storages, or call functions, and what each
+// would return.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ void Unpickler::push_stack_global() {
   const Ref module = pop();
   const auto* const name_text = std::get_if<std::string>(&nodes_[name]);
   const auto* const module_text = std::get_if<std::string>(&nodes_[module]);
-  if (name_text == nullptr || module_text == nullptr) fail("the name of a global is no string");
+  if (name_text == nullptr || module_text == nullptr) fail("the name of a global is not a string");
   push_global(*module_text, *name_text);
 }
 
@@ -26,7 +26,7 @@ void Unpickler::push_global(const std::string& module, const std::string& name) 
   }
   if (!node) {
     throw Error(ErrorDetails{
-        .problem = place() + ": the pickle asks for a class or function that is not on the list",
+        .problem = place() + ": the pickle uses a class or function that is not allowed",
         .expected = "tensors, torch's dtypes, devices and sizes, and containers",
         .got = module + "." + name,
         .hint = "nothing was executed; save plain data only, such as a state_dict()"});
@@ -34,12 +34,12 @@ void Unpickler::push_global(const std::string& module, const std::string& name) 
   push(std::move(*node));
 }
 
-// A tuple ("storage", type, key, location, number of elements) stands for a storage.
+// A tuple ("storage", type, key, location, number of elements) represents a storage.
 void Unpickler::push_storage() {
   const Ref id = pop();
   const TupleNode* const tuple = std::get_if<TupleNode>(&nodes_[id]);
   if (tuple == nullptr || tuple->items.size() != 5) {
-    fail("a reference to the outside is no storage", "a tuple of five", name_of(nodes_[id]));
+    fail("a persistent reference is not a storage", "a tuple of five items", name_of(nodes_[id]));
   }
   const std::vector<Ref>& parts = tuple->items;
   const std::string& what = argument<std::string>(parts, 0, "the string 'storage'");
@@ -48,7 +48,7 @@ void Unpickler::push_storage() {
   const std::string& location = argument<std::string>(parts, 3, "a string");
   const int64_t numel = argument<int64_t>(parts, 4, "an integer");
   if (what != "storage" || type.name != Global::storage_type) {
-    fail("a reference to the outside is no storage");
+    fail("a persistent reference is not a storage");
   }
   int64_t size = 0;
   if (numel < 0 ||
@@ -71,7 +71,7 @@ void Unpickler::push_storage() {
   push(first.node);
 }
 
-// A module without attributes, which follow. Its class, code included, is never looked at.
+// A module without attributes, which follow. Its class and code are never read.
 void Unpickler::make_object() {
   const Ref arguments = pop();
   const Ref type = pop();
@@ -79,14 +79,15 @@ void Unpickler::make_object() {
   const GlobalNode* const global = std::get_if<GlobalNode>(&nodes_[type]);
   if (tuple == nullptr || !tuple->items.empty() || global == nullptr ||
       global->name != Global::module) {
-    fail("the pickle makes an object that is no module", "a class of the archive without arguments",
+    fail("the pickle creates an object that is not a module",
+         "a class of the archive without arguments",
          name_of(nodes_[type]) + " and " + name_of(nodes_[arguments]));
   }
   push(DictNode{.is_module = true});
 }
 
-// Attributes of a module, or of an OrderedDict; state dicts of modules have one. Also the content
-// of something that is skipped.
+// Sets the attributes of a module, or of an OrderedDict (state dicts of modules have one). Also
+// takes the content of a skipped object.
 void Unpickler::build() {
   const Ref state = pop();
   if (std::holds_alternative<SkippedNode>(nodes_[top()])) return;
@@ -98,11 +99,11 @@ void Unpickler::build() {
   }
   for (std::size_t i = 0; i < attributes->items.size(); i += 2) {
     if (!std::holds_alternative<std::string>(nodes_[attributes->items[i]])) {
-      fail("the name of an attribute is no string");
+      fail("the name of an attribute is not a string");
     }
   }
-  // Through a copy, as the two may be the same dict; and paid for, as a dict may be used many
-  // times.
+  // Through a copy, as both may be the same dict; and charged to the budget, as a dict may be used
+  // many times.
   const std::vector<Ref> added = attributes->items;
   budget_.take(added.size() * sizeof(Ref), where_);
   std::vector<Ref>& target = dict.is_module ? dict.items : dict.attributes;
@@ -115,7 +116,7 @@ void Unpickler::reduce() {
   const TupleNode* const arguments = std::get_if<TupleNode>(&nodes_[arguments_ref]);
   const GlobalNode* const function = std::get_if<GlobalNode>(&nodes_[function_ref]);
   if (arguments == nullptr || function == nullptr) {
-    fail("the pickle calls something that is no function", "a function and a tuple of arguments",
+    fail("the pickle calls something that is not a function", "a function and a tuple of arguments",
          name_of(nodes_[function_ref]) + " and " + name_of(nodes_[arguments_ref]));
   }
   push(call(*function, arguments->items));
@@ -136,7 +137,7 @@ Node Unpickler::call(const GlobalNode& function, const std::vector<Ref>& argumen
     }
     case Global::bytearray:
       return make_bytearray(arguments);
-    case Global::bytes:  // only empty ones are written so
+    case Global::bytes:  // only empty bytes are written this way
       expect_arguments(arguments, 0, 0);
       return PlainBytes{};
     case Global::encode:
@@ -169,23 +170,23 @@ Node Unpickler::call(const GlobalNode& function, const std::vector<Ref>& argumen
     case Global::storage_type:
       break;
   }
-  fail("the pickle makes a storage by itself", "a reference to one");
+  fail("the pickle creates a storage itself", "a reference to one");
 }
 
 void Unpickler::expect_arguments(const std::vector<Ref>& arguments, std::size_t least,
                                  std::size_t most) const {
   if (arguments.size() >= least && arguments.size() <= most) return;
   fail(
-      "a call has a wrong number of arguments",
+      "a call has the wrong number of arguments",
       least == most ? std::to_string(least) : std::to_string(least) + " to " + std::to_string(most),
       std::to_string(arguments.size()));
 }
 
 std::vector<int64_t> Unpickler::integers_of(Ref ref) const {
   const TupleNode* const tuple = std::get_if<TupleNode>(&nodes_[ref]);
-  if (tuple == nullptr) fail("sizes or strides are no tuple", "a tuple", name_of(nodes_[ref]));
-  // Far more than a tensor can have. Without a bound, a long tuple that is used for many tensors
-  // would be read as many times.
+  if (tuple == nullptr) fail("sizes or strides are not a tuple", "a tuple", name_of(nodes_[ref]));
+  // Far more than a tensor can have. Without a limit, a long tuple used for many tensors would be
+  // read that many times.
   constexpr std::size_t most = 1024;
   if (tuple->items.size() > most) fail("a shape has too many dimensions");
   std::vector<int64_t> numbers;
@@ -195,8 +196,8 @@ std::vector<int64_t> Unpickler::integers_of(Ref ref) const {
   return numbers;
 }
 
-// (storage, offset, sizes, strides), for v2 and v3 also requires_grad and hooks, for v3 also the
-// dtype; for both finally a dict of flags, or nothing.
+// (storage, offset, sizes, strides); v2 and v3 add requires_grad and hooks, and v3 the dtype. Both
+// may end with a dict of flags.
 Node Unpickler::rebuild_tensor(Global function, const std::vector<Ref>& arguments) {
   const bool is_v1 = function == Global::rebuild_tensor;
   const bool is_v3 = function == Global::rebuild_tensor_v3;
@@ -208,7 +209,7 @@ Node Unpickler::rebuild_tensor(Global function, const std::vector<Ref>& argument
   tensor->storage_offset = argument<int64_t>(arguments, 1, "an integer");
   tensor->shape = integers_of(arguments[2]);
   tensor->strides = integers_of(arguments[3]);
-  // As in torch, a tensor of an untyped storage is one of bytes unless it says otherwise.
+  // As in torch, a tensor of an untyped storage has bytes as elements unless it says otherwise.
   tensor->dtype = storage.dtype == nullptr ? "U8" : std::string(storage.dtype->name);
   if (!is_v1) {
     tensor->requires_grad = argument<bool>(arguments, 4, "a bool");
@@ -219,7 +220,7 @@ Node Unpickler::rebuild_tensor(Global function, const std::vector<Ref>& argument
     const DictNode* const flags = std::get_if<DictNode>(&nodes_[arguments[least]]);
     const bool is_none = std::holds_alternative<std::monostate>(nodes_[arguments[least]]);
     if (!is_none && (flags == nullptr || !flags->items.empty())) {
-      fail("a tensor is a conjugate or negative view", "a plain one", {});
+      fail("a tensor is a conjugate or negative view", "a plain tensor", {});
     }
   }
   check_tensor(*tensor, place() + ": the tensor");
@@ -254,23 +255,23 @@ Node Unpickler::make_device(const std::vector<Ref>& arguments) const {
   const bool is_name = !type.empty() && type.size() < 32 && std::ranges::all_of(type, [](char c) {
     return (c >= 'a' && c <= 'z') || c == '_';
   });
-  if (!is_name) fail("a device has a strange type", "a name such as cuda", "'" + type + "'");
+  if (!is_name) fail("a device has an invalid type", "a name such as cuda", "'" + type + "'");
   if (arguments.size() == 1) return PlainDevice{.name = type};
   constexpr int64_t most = 127;  // torch keeps it in a byte
   const int64_t index = argument<int64_t>(arguments, 1, "an integer");
-  if (index < 0 || index > most) fail("a device has a strange index", {}, std::to_string(index));
+  if (index < 0 || index > most) fail("a device has an invalid index", {}, std::to_string(index));
   return PlainDevice{.name = type + ":" + std::to_string(index)};
 }
 
-// Protocol 2 has no bytes; they are written as the text with these code points.
+// Protocol 2 has no bytes; they are written as text with the same code points.
 Node Unpickler::encode(const std::vector<Ref>& arguments) {
   expect_arguments(arguments, 2, 2);
   const std::string& text = argument<std::string>(arguments, 0, "a string");
   const std::string& encoding = argument<std::string>(arguments, 1, "a string");
-  if (encoding != "latin1") fail("bytes are in a strange encoding", "latin1", encoding);
+  if (encoding != "latin1") fail("bytes have an unknown encoding", "latin1", encoding);
   budget_.take(text.size(), where_);
   std::optional<std::string> bytes = latin1_of_utf8(text);
-  if (!bytes) fail("a text that stands for bytes has other characters");
+  if (!bytes) fail("text that encodes bytes has a character above 255");
   return PlainBytes{.bytes = std::move(*bytes)};
 }
 

@@ -1,4 +1,4 @@
-// Numbers of the zip format that its reader and its writer share (APPNOTE 6.3, sections 4.3 and
+// Constants of the zip format shared by its reader and its writer (APPNOTE 6.3, sections 4.3 and
 // 4.5).
 #pragma once
 
@@ -27,7 +27,7 @@ inline constexpr uint16_t flag_utf8 = 1U << 11;
 inline constexpr uint16_t method_stored = 0;
 inline constexpr uint16_t extra_zip64 = 1;
 
-// A number that stands in the zip64 extra field instead.
+// Means that the number is in the zip64 extra field instead.
 inline constexpr uint32_t in_extra_field = 0xFFFFFFFF;
 inline constexpr uint16_t in_end64 = 0xFFFF;
 

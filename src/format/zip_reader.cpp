@@ -16,7 +16,7 @@ uint16_t u16(const std::byte* bytes) { return read_little_endian<uint16_t>(bytes
 uint32_t u32(const std::byte* bytes) { return read_little_endian<uint32_t>(bytes); }
 uint64_t u64(const std::byte* bytes) { return read_little_endian<uint64_t>(bytes); }
 
-// One entry of the directory before its data are located.
+// One entry of the directory, before its data is located.
 struct Entry {
   uint16_t flags = 0;
   uint16_t method = 0;
@@ -26,8 +26,8 @@ struct Entry {
   uint64_t header_offset = 0;
 };
 
-// Fills in the numbers that are in the extra fields because they have more than 32 bits. False if
-// one is missing or the fields are damaged.
+// Fills in the numbers that are in the extra fields because they need more than 32 bits. Returns
+// false if one is missing or the fields are damaged.
 bool read_extra_fields(std::span<const std::byte> extra, Entry& entry) {
   std::vector<uint64_t*> wanted;
   for (uint64_t* number : {&entry.size, &entry.packed_size, &entry.header_offset}) {
@@ -50,7 +50,7 @@ bool read_extra_fields(std::span<const std::byte> extra, Entry& entry) {
 
 }  // namespace
 
-// Where a record lies, for the check that none overlaps another.
+// Where a record lies, to check that no two overlap.
 struct ZipReader::Extent {
   uint64_t begin;
   uint64_t end;
@@ -80,7 +80,7 @@ void ZipReader::expect_stored(std::string_view unread_folder) const {
   for (const auto& [record, method] : compressed_) {
     if (!unread_folder.empty() && record.starts_with(unread)) continue;
     throw Error(ErrorDetails{.problem = name_ + " has compressed records",
-                             .expected = "records as torch.save stores them",
+                             .expected = "uncompressed records, as torch.save writes them",
                              .got = record + " with compression method " + std::to_string(method),
                              .hint = "pack it again without compression (zip -0)"});
   }
@@ -99,11 +99,11 @@ void ZipReader::verify_all() const {
 
 void ZipReader::verify(const ZipRecord& record, std::string_view record_name) const {
   if (record.checksum == 0) return;
-  // zlib counts in 32 bits, crc32_z in size_t.
+  // crc32 takes 32-bit lengths; crc32_z takes size_t.
   const auto actual = static_cast<uint32_t>(
       crc32_z(0, reinterpret_cast<const Bytef*>(record.bytes.data()), record.bytes.size()));
   if (actual != record.checksum) {
-    fail("the checksum of its record " + std::string(record_name) + " is wrong");
+    fail("the checksum of record " + std::string(record_name) + " is wrong");
   }
 }
 
@@ -111,22 +111,22 @@ void ZipReader::verify(const ZipRecord& record, std::string_view record_name) co
 ZipReader::Directory ZipReader::find_directory() const {
   constexpr std::size_t longest_comment = 0xFFFF;
   const std::size_t size = archive_.size();
-  if (size < zip::end_size) fail("it is cut off");
+  if (size < zip::end_size) fail("it is truncated");
   const std::size_t last = size - zip::end_size;
   for (std::size_t back = 0; back <= std::min(last, longest_comment); ++back) {
     const std::byte* const end = archive_.data() + last - back;
     if (u32(end) != zip::end_signature || u16(end + 20) != back) continue;
     if (u16(end + 4) != 0 || u16(end + 6) != 0 || u16(end + 8) != u16(end + 10)) {
-      fail("it is one part of several");
+      fail("it is one part of a multi-part archive");
     }
     const Directory directory = read_end64(
         last - back, {.offset = u32(end + 16), .size = u32(end + 12), .count = u16(end + 10)});
     return directory;
   }
-  fail("its directory is missing, as if it were cut off");
+  fail("its directory is missing; the file may be truncated");
 }
 
-// Archives of torch always have the 64-bit form too; both must say the same.
+// Archives of torch always have the 64-bit form too; both must agree.
 ZipReader::Directory ZipReader::read_end64(std::size_t end, const Directory& from_end) const {
   Directory directory = from_end;
   std::size_t directory_end = end;
@@ -135,12 +135,12 @@ ZipReader::Directory ZipReader::read_end64(std::size_t end, const Directory& fro
     const uint64_t place = u64(locator + 8);
     const std::size_t before_locator = end - zip::locator64_size;
     if (before_locator < zip::end64_size || place > before_locator - zip::end64_size) {
-      fail("its 64-bit directory lies outside of it");
+      fail("its 64-bit directory lies outside the file");
     }
     const std::byte* const end64 = archive_.data() + place;
     if (u32(end64) != zip::end64_signature) fail("its 64-bit directory is not where it should be");
     if (u32(end64 + 16) != 0 || u32(end64 + 20) != 0 || u64(end64 + 24) != u64(end64 + 32)) {
-      fail("it is one part of several");
+      fail("it is one part of a multi-part archive");
     }
     directory = {.offset = u64(end64 + 48), .size = u64(end64 + 40), .count = u64(end64 + 32)};
     const auto differ = [](uint64_t narrow, uint64_t wide, uint64_t saturated) {
@@ -155,7 +155,7 @@ ZipReader::Directory ZipReader::read_end64(std::size_t end, const Directory& fro
   }
   if (directory.offset > directory_end || directory.size != directory_end - directory.offset ||
       directory.count > directory.size / zip::central_size) {
-    fail("its directory lies outside of it");
+    fail("its directory lies outside the file");
   }
   return directory;
 }
@@ -167,9 +167,10 @@ void ZipReader::read_directory(const Directory& directory) {
     std::string name;
     extents.push_back(read_central(directory, at, name));
     if (i > 0) continue;
-    // As torch has it: the first record tells the folder of all.
+    // As in torch, the first record determines the folder of all.
     const std::size_t slash = name.find('/');
-    if (slash == std::string::npos) fail("its records are in no folder, so torch did not write it");
+    if (slash == std::string::npos)
+      fail("its records are not in a folder, so torch did not write it");
     folder_ = name.substr(0, slash + 1);
   }
   if (at != directory.offset + directory.size) fail("its directory has more bytes than records");
@@ -179,11 +180,11 @@ void ZipReader::read_directory(const Directory& directory) {
   }
 }
 
-// Reads the entry at `at`, moves `at` behind it, and enters the record.
+// Reads the entry at `at`, moves `at` past it, and adds the record.
 ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_t& at,
                                           std::string& name) {
   const std::size_t directory_end = directory.offset + directory.size;
-  if (directory_end - at < zip::central_size) fail("its directory is cut off");
+  if (directory_end - at < zip::central_size) fail("its directory is truncated");
   const std::byte* const central = archive_.data() + at;
   if (u32(central) != zip::central_signature) fail("its directory is damaged");
   Entry entry{.flags = u16(central + 8),
@@ -196,7 +197,8 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
   const std::size_t extra_size = u16(central + 30);
   const std::size_t comment_size = u16(central + 32);
   at += zip::central_size;
-  if (directory_end - at < name_size + extra_size + comment_size) fail("its directory is cut off");
+  if (directory_end - at < name_size + extra_size + comment_size)
+    fail("its directory is truncated");
   name = as_text(archive_.subspan(at, name_size));
   if (!read_extra_fields(archive_.subspan(at + name_size, extra_size), entry)) {
     fail("the entry of " + name + " is damaged");
@@ -206,7 +208,7 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
   if (entry.method != zip::method_stored) {
     compressed_.emplace_back(name, entry.method);
   } else if (entry.packed_size != entry.size) {
-    fail("its record " + name + " has two sizes");
+    fail("its record " + name + " has two different sizes");
   }
 
   // The record's own header must agree, and its data must end before the directory begins.
@@ -214,23 +216,23 @@ ZipReader::Extent ZipReader::read_central(const Directory& directory, std::size_
     return offset > directory.offset || size > directory.offset - offset;
   };
   if (outside(entry.header_offset, zip::local_size))
-    fail("its record " + name + " lies outside of it");
+    fail("its record " + name + " lies outside the file");
   const std::byte* const local = archive_.data() + entry.header_offset;
   const std::size_t local_name_size = u16(local + 26);
   const uint64_t header_size = zip::local_size + local_name_size + u16(local + 28);
   if (outside(entry.header_offset, header_size) ||
       outside(entry.header_offset + header_size, entry.packed_size)) {
-    fail("its record " + name + " lies outside of it");
+    fail("its record " + name + " lies outside the file");
   }
   if (u32(local) != zip::local_signature || u16(local + 8) != entry.method ||
       u16(local + 6) != entry.flags ||
       as_text(archive_.subspan(entry.header_offset + zip::local_size, local_name_size)) != name) {
-    fail("its record " + name + " is not what the directory says");
+    fail("its record " + name + " does not match the directory");
   }
   const uint64_t begin = entry.header_offset + header_size;
   const ZipRecord record{.bytes = archive_.subspan(begin, entry.packed_size),
                          .checksum = entry.checksum};
-  if (!records_.emplace(name, record).second) fail("it has two records " + name);
+  if (!records_.emplace(name, record).second) fail("it has two records named " + name);
   return {.begin = entry.header_offset, .end = begin + entry.packed_size};
 }
 

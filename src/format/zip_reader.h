@@ -1,9 +1,8 @@
 // The records of a zip archive as torch writes it: stored, not compressed. (Only the code of
-// TorchScript archives is compressed; such records can be listed, but not read.)
+// TorchScript archives is compressed; such records can be listed but not read.)
 //
-// The list of records is checked as a whole when it is opened: every record lies inside the file,
-// says the same in its own header as in the list, and overlaps no other. So all that follows may
-// trust it.
+// The whole list of records is checked when the archive is opened: every record lies inside the
+// file, agrees with its own header, and overlaps no other. The rest of the code may rely on that.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +18,13 @@ namespace accelerant::format {
 
 struct ZipRecord {
   std::span<const std::byte> bytes;
-  uint32_t checksum;  // CRC-32 as the file says; 0 where torch was told not to compute it
+  uint32_t checksum;  // CRC-32 from the file; 0 if torch was told not to compute it
 };
 
 class ZipReader {
  public:
-  // Borrows the bytes of the archive. `name` is the file's, for messages. An Error if it is no
-  // archive that torch could have written.
+  // Borrows the bytes of the archive. `name` is the file's name for messages. Throws Error if torch
+  // could not have written the archive.
   ZipReader(std::span<const std::byte> archive, std::string name);
 
   // True if the bytes begin like a zip archive.
@@ -34,14 +33,14 @@ class ZipReader {
   // A record of the archive's folder, such as "data.pkl"; nullptr if there is none.
   const ZipRecord* find(std::string_view record) const;
 
-  // An Error if a record is compressed; its bytes mean nothing then. Those of a folder that nothing
-  // is read from, such as "code/", may be.
+  // Throws Error if a record is compressed; its bytes would be meaningless. Records in
+  // `unread_folder`, such as "code/", may be compressed.
   void expect_stored(std::string_view unread_folder = {}) const;
 
   // True if there is a record whose name begins with `folder`, such as "code/".
   bool has_folder(std::string_view folder) const;
 
-  // Compares the checksum of a record, if it has one; an Error if it is wrong.
+  // Compares the checksum of a record, if it has one; throws Error if it is wrong.
   void verify(const ZipRecord& record, std::string_view record_name) const;
 
   // The same for all records; none may be compressed.
@@ -63,7 +62,7 @@ class ZipReader {
 
   std::span<const std::byte> archive_;
   std::string name_;
-  std::string folder_;                                   // with the '/'
+  std::string folder_;                                   // including the '/'
   std::vector<std::pair<std::string, int>> compressed_;  // records and their methods
   std::unordered_map<std::string, ZipRecord> records_;
 };

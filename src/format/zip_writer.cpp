@@ -24,7 +24,7 @@ void put64(std::string& target, uint64_t value) { append_little_endian(target, v
 bool is_wide(uint64_t value) { return value >= zip::in_extra_field; }
 uint64_t narrow(uint64_t value) { return std::min<uint64_t>(value, zip::in_extra_field); }
 
-// The numbers that do not fit into 32 bits.
+// The numbers that do not fit in 32 bits.
 std::string zip64_extra(uint64_t size, uint64_t offset) {
   std::string numbers;
   if (is_wide(size)) {
@@ -39,7 +39,7 @@ std::string zip64_extra(uint64_t size, uint64_t offset) {
   return extra + numbers;
 }
 
-// An extra field of torch's that only takes room.
+// An extra field that torch uses for padding.
 std::string padding_extra(uint64_t without_padding) {
   const uint64_t start = without_padding + 4;
   const uint64_t padding = (alignment - start % alignment) % alignment;
@@ -48,13 +48,13 @@ std::string padding_extra(uint64_t without_padding) {
   return extra + std::string(padding, 'Z');
 }
 
-// What is in a record's own header and in the directory alike. An empty record has no descriptor.
+// The fields that a record's own header and the directory share. An empty record has no descriptor.
 std::string common_fields(bool has_data) {
   std::string fields;
   put16(fields, 0);  // version needed; torch writes 0
   put16(fields, zip::flag_utf8 | (has_data ? zip::flag_descriptor : 0));
   put16(fields, zip::method_stored);
-  put32(fields, 0);  // no time, so that the same content gives the same bytes
+  put32(fields, 0);  // no time, so the same content gives the same bytes
   return fields;
 }
 
@@ -87,7 +87,7 @@ void ZipWriter::add(std::string_view name, std::span<const std::byte> bytes) {
   put16(header, extra.size());
   write(header + entry.name + extra);
 
-  // In pieces that stay in the cache between the checksum and the sink.
+  // In pieces that stay in the cache between checksum and sink.
   constexpr std::size_t piece_size = std::size_t{1} << 18;
   uLong checksum = crc32_z(0, nullptr, 0);
   for (std::size_t at = 0; at < bytes.size(); at += piece_size) {
@@ -102,7 +102,7 @@ void ZipWriter::add(std::string_view name, std::span<const std::byte> bytes) {
     std::string descriptor;
     put32(descriptor, zip::descriptor_signature);
     put32(descriptor, entry.checksum);
-    // torch computes the length of this from the same condition.
+    // torch computes the length of this with the same condition.
     const auto put_size = is_wide(entry.size) || is_wide(entry.offset) ? put64 : put32;
     put_size(descriptor, entry.size);
     put_size(descriptor, entry.size);
@@ -117,7 +117,7 @@ void ZipWriter::finish() {
     const std::string extra = zip64_extra(entry.size, entry.offset);
     std::string central;
     put32(central, zip::central_signature);
-    put16(central, 0);  // made by no particular system
+    put16(central, 0);  // no particular system
     central += common_fields(entry.size > 0);
     put32(central, entry.checksum);
     put32(central, narrow(entry.size));
@@ -138,9 +138,9 @@ void ZipWriter::write_end(uint64_t directory_offset, uint64_t directory_size) {
   const uint64_t end64_offset = written_;
   std::string end;
   put32(end, zip::end64_signature);
-  put64(end, zip::end64_size - 12);  // what follows this number
-  put16(end, 0x031e);                // as torch has it
-  put16(end, 45);                    // the version of the format that knows 64 bits
+  put64(end, zip::end64_size - 12);  // the bytes after this number
+  put16(end, 0x031e);                // the value torch writes
+  put16(end, 45);                    // the format version that supports 64 bits
   put32(end, 0);
   put32(end, 0);
   put64(end, entries_.size());

@@ -1,7 +1,7 @@
-// Writes a zip archive exactly as torch's own writer lays it out: records stored, data at multiples
-// of 64 bytes, sizes and checksums behind the data, 64-bit numbers where needed. torch.load may
-// compute where a record lies instead of looking (calculate_storage_offsets), so the layout is part
-// of the format.
+// Writes a zip archive laid out exactly as torch's own writer does: records stored, data at
+// multiples of 64 bytes, sizes and checksums after the data, 64-bit numbers where needed.
+// torch.load may compute where a record lies instead of looking it up (calculate_storage_offsets),
+// so the layout is part of the format.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@ namespace accelerant::format {
 
 class ZipWriter {
  public:
-  // Borrows the sink. `folder` is put in front of all names, with a '/'.
+  // Borrows the sink. `folder` and a '/' precede all names.
   ZipWriter(ByteSink& sink, std::string folder);
 
   void add(std::string_view name, std::span<const std::byte> bytes);
   void add(std::string_view name, std::string_view text);
 
-  // The directory. Nothing may be added after it.
+  // Writes the directory. Nothing may be added after it.
   void finish();
 
  private:

@@ -1,8 +1,8 @@
-// Cross entropy of logits and the indices of classes, behind raw pointers: no torch header is
-// needed to compile or to call the CUDA kernels.
+// Cross entropy of logits and class indices, behind raw pointers: the CUDA kernels compile and can
+// be called without torch headers.
 //
-// Logits are read once in either direction and in the type they have; rows are computed in float32
-// and summed up in float64.
+// Logits are read once in each direction, in their own type; rows are computed in float32 and
+// summed in float64.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace accelerant::kernels {
 
-// Each row has its classes next to each other.
+// The classes of a row are contiguous.
 struct LogitRows {
   const void* data;
   ScalarKind kind;      // float16, bfloat16 or float32
@@ -20,11 +20,11 @@ struct LogitRows {
   std::int32_t classes;
 };
 
-// The class of each row, and what counts how much.
+// The class of each row, and how rows and classes count.
 struct ClassTargets {
   const std::int64_t* classes;
-  std::int64_t ignore_index;  // rows of this class have no loss
-  double label_smoothing;     // what all classes share, rather than the right one
+  std::int64_t ignore_index;  // rows of this class are ignored
+  double label_smoothing;     // the share spread over all classes
 };
 
 // The logarithm of a row's softmax is (logit - max) - log_sum.
@@ -35,7 +35,7 @@ struct RowStatistics {
 
 enum class LossReduction : std::uint8_t { mean, sum };
 
-// The gradient of the loss of row i is upstream[i * stride] * *factor; null stands for 1.
+// The gradient of the loss of row i is upstream[i * stride] * *factor; a null pointer means 1.
 struct LossGradient {
   const float* upstream;
   std::int64_t stride;
@@ -44,16 +44,16 @@ struct LossGradient {
 
 namespace cuda {
 
-// losses[i] and statistics[i] of each row. A class that does not exist stops the device, as it does
-// in torch.
+// Computes losses[i] and statistics[i] of each row. An invalid class aborts all work on the device,
+// as in torch.
 void cross_entropy(const LogitRows& logits, const ClassTargets& targets, RowStatistics* statistics,
                    float* losses, void* stream);
 
-// Their sum or mean, and the factor of each of them in it.
+// Computes their sum or mean, and the factor of each loss in it.
 void reduce_losses(const float* losses, std::int64_t rows, const ClassTargets& targets,
                    LossReduction reduction, float* loss, float* factor, void* stream);
 
-// The gradient of the logits: rows without gaps, in their type.
+// Computes the gradient of the logits: contiguous rows, in the type of the logits.
 void cross_entropy_backward(const LogitRows& logits, const ClassTargets& targets,
                             const RowStatistics* statistics, const LossGradient& of_losses,
                             void* gradient, void* stream);

@@ -1,5 +1,5 @@
 // The arithmetic of optimizers for one element, shared by the CPU loops and the CUDA kernels.
-// Includes nothing of torch.
+// Includes no torch headers.
 //
 // Everything used in loops is always inlined: the CPU loops are compiled once for each instruction
 // set, and the linker must not pick one copy of a function for all of them.
@@ -18,8 +18,8 @@
 
 namespace accelerant::kernels {
 
-// What is done to an element. Options that change the tensors involved are rules of their own, so
-// that the loops have no branches.
+// What happens to an element. Options that change which tensors are involved are separate rules, so
+// the loops have no branches.
 enum class Rule : std::uint8_t {
   sgd,
   sgd_momentum,
@@ -50,16 +50,16 @@ struct Hyper {
   double lr_decay;
 };
 
-// What a loop needs, made from the options and the step count of a tensor.
+// What a loop needs, computed from the options and the step count of a tensor.
 template <class T>
 struct Scalars {
   T gradient;      // the factor of the gradient
-  T weight_decay;  // added to the gradient, or taken from the parameter (then times lr)
+  T weight_decay;  // added to the gradient, or (times lr) subtracted from the parameter
   T keep1, take1;  // the first average: keep * old + take * new
   T keep2, take2;
   T eps;
-  T root;       // the square root of the second average is divided by it
-  T step_size;  // lr, corrected for the step
+  T root;       // divides the square root of the second average
+  T step_size;  // lr with bias correction
 };
 
 ACCELERANT_KERNEL_FUNCTION constexpr bool is_adam(Rule rule) {
@@ -82,11 +82,11 @@ ACCELERANT_KERNEL_FUNCTION constexpr bool has_momentum(Rule rule) {
          rule == Rule::sgd_momentum || rule == Rule::sgd_nesterov;
 }
 
-// The tensors beside the parameter, in this order:
+// The state tensors of a parameter, in this order:
 //   SGD      momentum_buffer
 //   Adam(W)  exp_avg, exp_avg_sq, max_exp_avg_sq
 //   Adagrad  sum
-//   RMSprop  square_avg, then momentum_buffer and grad_avg where there are
+//   RMSprop  square_avg, then momentum_buffer and grad_avg if used
 //   Lion     exp_avg
 ACCELERANT_KERNEL_FUNCTION constexpr int states_of(Rule rule) {
   if (rule == Rule::sgd) return 0;
@@ -95,7 +95,7 @@ ACCELERANT_KERNEL_FUNCTION constexpr int states_of(Rule rule) {
   return 1;
 }
 
-// `steps` is the number of updates made so far.
+// `steps` is the number of updates so far.
 template <class T>
 ACCELERANT_KERNEL_FUNCTION Scalars<T> scalars_of(Rule rule, const Hyper& hyper, std::int64_t steps,
                                                  double gradient) {
@@ -126,11 +126,11 @@ ACCELERANT_KERNEL_FUNCTION Scalars<T> scalars_of(Rule rule, const Hyper& hyper, 
     made.take2 = static_cast<T>(1.0 - hyper.beta2);
     made.weight_decay = static_cast<T>(hyper.lr * hyper.weight_decay);
   } else if (rule != Rule::sgd) {
-    // The buffer begins as the first gradient itself, whatever the dampening.
+    // The buffer starts as the first gradient itself, whatever the dampening.
     const bool first = steps == 0;
     made.keep1 = static_cast<T>(first ? 0.0 : hyper.momentum);
     made.take1 = static_cast<T>(first ? 1.0 : 1.0 - hyper.dampening);
-    made.keep2 = static_cast<T>(hyper.momentum);  // of Nesterov's look ahead
+    made.keep2 = static_cast<T>(hyper.momentum);  // for Nesterov's look-ahead
   }
   return made;
 }
@@ -150,7 +150,7 @@ ACCELERANT_KERNEL_INLINE double square_root(double value) {
 #endif
 }
 
-// One element: `parameter` and the states are replaced by what they are after the step.
+// Updates one element: replaces `parameter` and the states by their values after the step.
 template <Rule rule, class T>
 ACCELERANT_KERNEL_INLINE void update_element(const Scalars<T>& scalars, T gradient, T& parameter,
                                              T& first, T& second, T& third) {

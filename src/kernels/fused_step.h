@@ -1,13 +1,14 @@
-// The two passes of a fused optimizer step, behind raw pointers: no torch header is needed to
-// compile or to call the CUDA ones.
+// The two passes of a fused optimizer step, behind raw pointers: the CUDA ones compile and can be
+// called without torch headers.
 //
-// All tensors of the step lie in tables in the memory of the device, each cut into chunks; a block
-// of threads works on one chunk, or each of its warps on a small one. So a pass is one launch
-// whatever the number of tensors.
+// Tables in device memory list all tensors of the step, divided into chunks. A thread block works
+// on one chunk, or each of its warps on a small one. A pass is therefore one launch, whatever the
+// number of tensors.
 //
-// The first pass reads all gradients once: the sum of their squares, and whether all are finite.
-// The second multiplies them by one coefficient, which stands for the loss scale, a factor of the
-// caller and clipping, and updates parameters and states, or changes nothing after an overflow.
+// The first pass reads all gradients once and computes the sum of their squares, and whether all
+// are finite. The second multiplies them by one coefficient, which combines the loss scale, a
+// factor of the caller and clipping, and updates parameters and states. After an overflow it
+// changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,12 @@
 namespace accelerant::kernels {
 
 inline constexpr std::int64_t kStepChunk = 16384;      // elements
-inline constexpr std::int64_t kSmallStepChunk = 1024;  // that one warp works on at most
+inline constexpr std::int64_t kSmallStepChunk = 1024;  // the most elements for one warp
 
-// One parameter as runs of elements without gaps, all in the same order.
+// One parameter as contiguous runs of elements, all in the same order.
 struct StepTensor {
   void* parameter;  // what is updated: the parameter, or its master copy
-  void* weight;     // the parameter that has a master copy: written only. Else null
+  void* weight;     // the parameter of a master copy, only written; otherwise null
   void* states[kMostStates];
   std::int64_t numel;
   std::int32_t group;
@@ -42,22 +43,22 @@ struct StepBlock {
   std::int32_t chunk;
 };
 
-// What one block of CUDA threads works on: several blocks only if all of them are small.
+// What one CUDA thread block works on: several blocks only if all of them are small.
 struct alignas(16) StepBundle {  // one access
   std::int32_t first_block;
   std::int32_t blocks;
-  StepBlock first;  // its content, which a kernel need not wait for then
+  StepBlock first;  // a copy, so that a kernel need not wait to load it
 };
 inline constexpr std::int32_t kMostInBundle = 16;
 
-// What the first pass saw in one block.
+// What the first pass found in one block.
 struct StepPartial {
   double sum_of_squares;
   std::uint32_t inf;
   std::uint32_t nan;
 };
 
-// The result of the first pass: of the gradients times their factors.
+// The result of the first pass, for the gradients times their factors.
 struct StepOutcome {
   float found_inf;  // 0 or 1
   float norm;
@@ -66,22 +67,22 @@ struct StepOutcome {
 
 struct StepTables {
   const StepTensor* tensors;
-  const void* const* gradients;  // one for each tensor
+  const void* const* gradients;  // one per tensor
   const StepBlock* blocks;
   const StepBundle* bundles;
   const Hyper* groups;
-  std::int64_t* steps;    // updates made so far, by slot
-  StepPartial* partials;  // one for each block
+  std::int64_t* steps;    // updates so far, by slot
+  StepPartial* partials;  // one per block
 };
 
-// By what gradients are multiplied: the product of these. Null stands for 1.
+// Gradients are multiplied by the product of these. A null pointer means 1.
 struct StepFactors {
   const float* inv_scale;
   const float* factor;
   double constant;
 };
 
-// Where the norm is limited: `outcome` is that of the first pass. Null: it is not.
+// Limits the norm, using the outcome of the first pass. A null pointer means no limit.
 struct StepLimit {
   const StepOutcome* outcome;
   double max_norm;
@@ -94,7 +95,7 @@ ACCELERANT_KERNEL_FUNCTION double product_of(const StepFactors& factors) {
   return product;
 }
 
-// With the coefficient of clipping, as Python makes it: a norm that is nan makes it nan.
+// Includes the clipping coefficient, computed as in Python: a nan norm makes it nan.
 ACCELERANT_KERNEL_FUNCTION double coefficient_of(const StepFactors& factors,
                                                  const StepLimit& limit) {
   const double product = product_of(factors);
@@ -103,7 +104,7 @@ ACCELERANT_KERNEL_FUNCTION double coefficient_of(const StepFactors& factors,
   return ratio > 1.0 ? product : product * ratio;
 }
 
-// Tensors that follow each other in the tables and are served by one kernel.
+// Consecutive tensors in the tables that one kernel handles.
 struct StepSegment {
   Rule rule;
   bool all_float32;  // parameter, gradient and states, and no master copy
@@ -115,8 +116,7 @@ struct StepSegment {
 
 namespace cuda {
 
-// Bytes of scratch memory on the device, set to zero once: counters that each launch leaves at
-// zero.
+// Bytes of scratch memory on the device, zeroed once: counters that each launch resets to zero.
 inline constexpr std::int64_t kStepScratchBytes = 256;
 inline constexpr int kMostSegments = 60;
 
@@ -124,7 +124,7 @@ inline constexpr int kMostSegments = 60;
 void check_gradients(const StepTables& tables, std::int32_t blocks, std::int32_t bundles,
                      const StepFactors& factors, StepOutcome* outcome, void* scratch, void* stream);
 
-// The second pass: changes nothing if *found_inf is not 0; null stands for 0.
+// The second pass: changes nothing if *found_inf is not 0. A null pointer means 0.
 void apply_step(const StepTables& tables, std::span<const StepSegment> segments,
                 const StepFactors& factors, const StepLimit& limit, const float* found_inf,
                 void* scratch, void* stream);
@@ -133,13 +133,13 @@ void apply_step(const StepTables& tables, std::span<const StepSegment> segments,
 
 namespace cpu {
 
-// As above. `costs` has one number more than there are blocks: the work before each of them.
+// As above. `costs` has one more entry than there are blocks: the work before each of them.
 void check_gradients(const StepTables& tables, std::span<const std::int64_t> costs,
                      const StepFactors& factors, StepOutcome* outcome);
 void apply_step(const StepTables& tables, std::span<const std::int64_t> costs, std::int32_t tensors,
                 const StepFactors& factors, const StepLimit& limit, const float* found_inf);
 
-// The work of a block with so many elements.
+// The work of a block with this many elements.
 inline std::int64_t cost_of_block(std::int64_t elements) { return elements + 64; }
 
 }  // namespace cpu

@@ -1,5 +1,5 @@
-// The loss scale with everything that moves with it, as one block of memory on the device, and the
-// rule by which it changes. Shared by host code and CUDA kernels; includes nothing of torch.
+// The loss scale and everything that changes with it, as one block of device memory, and the rule
+// by which it changes. Shared by host code and CUDA kernels; includes no torch headers.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace accelerant::kernels {
 
-// Lives on the device of the scale. `scale` and `inv_scale` come first: they are handed out as
-// tensors that view this memory.
+// Lives on the device of the scale. `scale` and `inv_scale` come first, because tensors that view
+// this memory are handed out.
 struct ScaleState {
   float scale;
-  float inv_scale;               // 1 / scale, divided in double; kept so that unscaling need not
+  float inv_scale;               // 1 / scale, computed in double; stored for unscaling
   std::int32_t growth_tracker;   // clean updates since the scale last changed
-  std::int32_t hysteresis_left;  // overflows that may still pass without backing off
-  std::int64_t updates;          // calls of update() that judged an iteration
-  std::int64_t skips;            // how many of them found an overflow
-  std::int64_t last_skip;        // the number (from 1) of the latest of those; 0: none yet
+  std::int32_t hysteresis_left;  // overflows still tolerated before backing off
+  std::int64_t updates;          // calls of update() that evaluated an iteration
+  std::int64_t skips;            // how many of those found an overflow
+  std::int64_t last_skip;        // number (from 1) of the latest of those; 0: none yet
 };
 
-// A copy of the state in host memory that the device can write, so that reading it never waits.
-// The writer makes `sequence` odd, writes, and makes it even again: a reader that sees it change
-// reads once more.
+// A copy of the state in host memory that the device can write, so reading it never waits. The
+// writer makes `sequence` odd, writes, and makes it even again. A reader that sees it change reads
+// again.
 struct ScaleMirror {
   std::uint32_t sequence;
   std::uint32_t unused;
@@ -40,7 +40,7 @@ struct UpdateRule {
   float min_scale;
   float max_scale;
   std::int32_t hysteresis;
-  bool refill_each_clean_update;  // else only when the scale grows
+  bool refill_each_clean_update;  // otherwise only when the scale grows
   bool dynamic;                   // false: the scale stays as it is
 };
 
@@ -49,7 +49,7 @@ ACCELERANT_HOST_DEVICE inline void set_scale(ScaleState& state, float scale) {
   state.inv_scale = static_cast<float>(1.0 / static_cast<double>(scale));
 }
 
-// One judged iteration. Products are made in double and stored as float, as PyTorch does.
+// Evaluates one iteration. Products are computed in double and stored as float, as in PyTorch.
 ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_inf,
                                                 const UpdateRule& rule) {
   state.updates += 1;
@@ -66,7 +66,7 @@ ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_in
   }
   if (rule.refill_each_clean_update) state.hysteresis_left = rule.hysteresis;
   const std::int64_t clean_updates = std::int64_t{state.growth_tracker} + 1;
-  // Not "==": after the interval was lowered the tracker may already be past it.
+  // Not "==": if the interval was lowered, the tracker may already be past it.
   if (clean_updates < rule.growth_interval) {
     state.growth_tracker = static_cast<std::int32_t>(clean_updates);
     return;
@@ -80,11 +80,11 @@ ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_in
   set_scale(state, higher < rule.max_scale ? static_cast<float>(higher) : rule.max_scale);
 }
 
-// Copies the state into the mirror. One writer at a time: all updates of a scaler are on one
-// stream, or ordered by the program.
+// Copies the state to the mirror. One writer at a time: all updates of a scaler are on one stream,
+// or the program orders them.
 ACCELERANT_HOST_DEVICE inline void publish(const ScaleState& state, ScaleMirror* mirror) {
   volatile ScaleMirror* out = mirror;
-  const std::uint32_t odd = out->sequence | 1U;  // also after a writer that did not finish
+  const std::uint32_t odd = out->sequence | 1U;  // even after a writer that did not finish
 #if defined(__CUDA_ARCH__)
   out->sequence = odd;
   __threadfence_system();

@@ -10,6 +10,7 @@
 
 #include "accelerant/amp/autocast.h"
 #include "accelerant/core/error.h"
+#include "core/texts.h"
 #include "nn/generator_states.h"
 #include "nn/saved_tensor_hooks.h"
 
@@ -21,11 +22,11 @@ using torch::autograd::SavedVariableHooks;
 
 thread_local int recomputing = 0;
 
-// Ends a second forward that has made all that is needed. Not a std::exception, so that functions
-// which catch those let it pass.
+// Ends a second forward that has computed everything needed. Not a std::exception, so functions
+// that catch those let it pass.
 struct AllRecomputed {};
 
-// What the second forward must find again.
+// What the second forward must reproduce.
 struct Description {
   explicit Description(const at::Tensor& tensor)
       : sizes(tensor.sizes().vec()),
@@ -43,7 +44,7 @@ struct Description {
   std::vector<int64_t> sizes;
   c10::ScalarType dtype;
   c10::Device device;
-  std::optional<int64_t> version;  // of a parameter: how often it was changed
+  std::optional<int64_t> version;  // of a parameter: counts its changes
 
  private:
   // Operators save a weight or a view of it.
@@ -55,13 +56,13 @@ struct Description {
   }
 };
 
-// A tensor that autograd saved in a checkpoint. Nodes of the graph own hooks, which own slots,
-// which own the frame: when backward is through with all of them, the inputs of the checkpoint are
-// free.
+// A tensor that autograd saved in a checkpoint. Nodes of the graph own hooks, hooks own slots, and
+// slots own the frame: once backward has finished with all of them, the inputs of the checkpoint
+// are freed.
 struct Slot {
   std::shared_ptr<detail::CheckpointFrame> frame;
-  at::Tensor value = {};  // from the second forward to its use
-  int64_t version = 0;    // of `value` when it was saved
+  at::Tensor value = {};  // from the second forward until its use
+  int64_t version = 0;    // version of `value` when it was saved
 };
 
 [[noreturn]] void refuse_difference(const std::string& expected, const std::string& got) {
@@ -70,18 +71,18 @@ struct Slot {
       .expected = expected,
       .got = got,
       .hint =
-          "the function must do the same for the same inputs, whatever happens in between; random "
-          "decisions must be drawn from torch's generators"});
+          "the function must do the same for the same inputs; draw random decisions from torch's "
+          "generators"});
 }
 
-// One call of checkpoint(), kept by what autograd saved in it.
+// One call of checkpoint(), kept alive by what autograd saved in it.
 class CheckpointFrame final : public SavedTensorHookSource,
                               public std::enable_shared_from_this<CheckpointFrame> {
  public:
   CheckpointFrame(const CheckpointOptions& options, const std::vector<at::Tensor>& inputs,
                   CheckpointScope::Function run_again)
       : options_(options), autocast_(AutocastState::capture()), run_again_(std::move(run_again)) {
-    // As autograd saves them: an outer checkpoint drops them too, and changes in place are noticed.
+    // Saved by autograd: an outer checkpoint drops them too, and in-place changes are detected.
     for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
     if (options.preserve_rng_state) generators_ = GeneratorStates::capture();
   }
@@ -95,16 +96,16 @@ class CheckpointFrame final : public SavedTensorHookSource,
   }
 
   // The tensor that was saved in the slot. Each is handed out once, as backward needs it once; if
-  // it is asked for again, the forward runs again.
+  // it is requested again, the forward runs again.
   at::Tensor take(Slot& slot) {
-    const std::lock_guard lock(mutex_);  // devices have threads of their own in backward
+    const std::lock_guard lock(mutex_);  // backward uses one thread per device
     if (!slot.value.defined()) recompute();
     if (slot.value._version() != slot.version) {
       throw Error(ErrorDetails{
-          .problem = "A tensor that backward needs was changed in place inside of a checkpoint",
+          .problem = "A tensor that backward needs was changed in place inside a checkpoint",
           .expected = c10::str(Description(slot.value).text(), " as it was saved"),
-          .got = "one that an operation in place has changed since",
-          .hint = "use the operation that is not in place"});
+          .got = "a tensor that an in-place operation has changed since",
+          .hint = "use the out-of-place operation"});
     }
     return std::exchange(slot.value, at::Tensor());
   }
@@ -113,7 +114,7 @@ class CheckpointFrame final : public SavedTensorHookSource,
   void fill(std::size_t index, const at::Tensor& tensor, const at::Tensor& value) {
     if (index >= slots_.size()) {
       if (!options_.determinism_check) return;
-      refuse_difference(c10::str(slots_.size(), " tensors saved for backward"), "more");
+      refuse_difference(counted(slots_.size(), "tensor") + " saved for backward", "more");
     }
     const auto& [slot, description] = slots_[index];
     if (options_.determinism_check) check(index, description, Description(tensor));
@@ -126,7 +127,7 @@ class CheckpointFrame final : public SavedTensorHookSource,
 
  private:
   struct Saved {
-    std::weak_ptr<Slot> slot;  // gone if backward will not ask for it
+    std::weak_ptr<Slot> slot;  // expired if backward will not need it
     Description description;
   };
 
@@ -141,9 +142,10 @@ class CheckpointFrame final : public SavedTensorHookSource,
     if (first.version && second.version && *first.version != *second.version) {
       throw Error(ErrorDetails{
           .problem = "A parameter was changed between the forward of a checkpoint and its backward",
-          .expected = c10::str(first.text(), ", ", which, ", as it was"),
+          .expected = c10::str(first.text(), ", ", which, ", unchanged"),
           .got =
-              c10::str("one that was changed ", *second.version - *first.version, " times since"),
+              c10::str(counted(static_cast<uint64_t>(*second.version - *first.version), "change"),
+                       " since then"),
           .hint = "run backward before the optimizer steps"});
     }
   }
@@ -167,11 +169,11 @@ class DroppedTensor final : public SavedVariableHooks {
   at::Tensor call_unpack_hook() override { return slot_->frame->take(*slot_); }
 
  private:
-  CheckpointFrame& frame_;  // kept by the slot
+  CheckpointFrame& frame_;  // kept alive by the slot
   std::shared_ptr<Slot> slot_;
 };
 
-// Collects what the second forward saves. Its graph is not used, unless the function itself runs a
+// Collects what the second forward saves. Its graph is unused, unless the function itself runs a
 // backward.
 class SecondForward final : public SavedTensorHookSource {
  public:
@@ -212,7 +214,7 @@ class SecondForward final : public SavedTensorHookSource {
   std::size_t saved_ = 0;
 };
 
-// Draws the numbers of the first forward, and goes on afterwards where the generators were.
+// Draws the numbers of the first forward, then restores the generators.
 class SameRandomNumbers {
  public:
   explicit SameRandomNumbers(const std::optional<GeneratorStates>& states) {
@@ -250,7 +252,7 @@ void CheckpointFrame::recompute() {
     return;
   }
   if (second.saved() < slots_.size()) {
-    refuse_difference(c10::str(slots_.size(), " tensors saved for backward"),
+    refuse_difference(counted(slots_.size(), "tensor") + " saved for backward",
                       c10::str(second.saved()));
   }
 }
@@ -266,7 +268,7 @@ CheckpointScope::~CheckpointScope() { exchange_hook_source(outer_); }
 
 void check_segments(int64_t segments, std::size_t modules) {
   if (segments >= 1 && static_cast<std::size_t>(segments) <= modules) return;
-  throw Error(ErrorDetails{.problem = "checkpoint_sequential() cannot make these segments",
+  throw Error(ErrorDetails{.problem = "checkpoint_sequential() got an invalid number of segments",
                            .expected = c10::str("1 to ", modules, ", the number of modules"),
                            .got = c10::str(segments)});
 }

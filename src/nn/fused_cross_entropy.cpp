@@ -21,11 +21,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What the first pass leaves for the second.
+// What the first pass keeps for the second.
 struct Losses {
-  at::Tensor loss = {};        // of each row, or reduced
-  at::Tensor statistics = {};  // kernels::RowStatistics of each row
-  at::Tensor factor = {};      // of each row in the reduced loss; undefined without a reduction
+  at::Tensor loss = {};        // per row, or reduced
+  at::Tensor statistics = {};  // one kernels::RowStatistics per row
+  at::Tensor factor = {};      // of each row in the reduced loss; undefined without reduction
 };
 
 #if defined(ACCELERANT_WITH_CUDA)
@@ -144,7 +144,7 @@ bool has_type_of_kernels(const at::Tensor& logits) {
 
 bool can_fuse_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                             const CrossEntropyRules& rules) {
-  constexpr int64_t kMost = 1 << 30;  // of what the kernels count in int32
+  constexpr int64_t kMost = 1 << 30;  // limit for what the kernels count in int32
   return logits.is_cuda() && accelerant::detail::has_kernels(logits.device()) &&
          logits.layout() == at::kStrided && has_type_of_kernels(logits) && logits.dim() == 2 &&
          logits.numel() > 0 && logits.size(0) <= kMost && logits.size(1) <= kMost &&
@@ -172,7 +172,7 @@ at::Tensor cross_entropy_gradient(const at::Tensor& logits, const at::Tensor& ta
       at::zeros_like(probabilities.detach())
           .scatter_(1, targets.where(is_counted, 0).unsqueeze(1), 1.0 - rules.label_smoothing)
           .add_(rules.label_smoothing / classes);
-  // Before the product and after it: neither may be finite.
+  // Masked before the product and after it: both may be non-finite.
   const at::Tensor counts = is_counted.unsqueeze(1);
   const at::Tensor of_counted = of_rows.unsqueeze(-1).where(counts, 0.0);
   const at::Tensor gradient = ((probabilities - wanted) * of_counted).where(counts, 0.0);

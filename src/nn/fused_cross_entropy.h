@@ -1,4 +1,4 @@
-// Cross entropy by kernels of ours, as an operation of autograd.
+// Cross entropy with Accelerant's kernels, as an autograd operation.
 #pragma once
 
 #include <ATen/core/Reduction.h>
@@ -14,7 +14,7 @@ struct CrossEntropyRules {
   int64_t reduction = at::Reduction::Mean;
 };
 
-// Whether there are kernels for it. What torch would refuse is left to torch.
+// Whether there are kernels for it. Inputs that torch would reject are left to torch.
 bool can_fuse_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                             const CrossEntropyRules& rules);
 
@@ -22,8 +22,8 @@ bool can_fuse_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
 at::Tensor fused_cross_entropy(const at::Tensor& logits, const at::Tensor& targets,
                                const CrossEntropyRules& rules);
 
-// The gradient of the logits by torch's operations, so that it has gradients itself. `of_rows` is
-// that of the loss of each row: one number, or one for each.
+// The gradient of the logits computed with torch's operations, so that it is differentiable itself.
+// `of_rows` is the gradient of each row's loss: one number, or one per row.
 at::Tensor cross_entropy_gradient(const at::Tensor& logits, const at::Tensor& targets,
                                   const CrossEntropyRules& rules, const at::Tensor& of_rows);
 

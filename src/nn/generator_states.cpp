@@ -20,7 +20,7 @@ GeneratorStates GeneratorStates::capture() {
   if (compat::is_present(c10::kCUDA)) {
     const auto count = c10::impl::getDeviceGuardImpl(c10::kCUDA)->deviceCount();
     for (c10::DeviceIndex i = 0; i < count; ++i) {
-      // Asking the generator of another one might set up a GPU that this process leaves alone.
+      // Requesting the generator of an unused GPU might initialise it.
       if (at::detail::getCUDAHooks().hasPrimaryContext(i)) add(c10::Device(c10::kCUDA, i));
     }
   }

@@ -1,4 +1,4 @@
-// The states of the random generators that this process uses, to draw the same numbers once more.
+// The states of the random generators that this process uses, to draw the same numbers again.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -11,7 +11,7 @@ namespace accelerant::nn {
 
 class GeneratorStates {
  public:
-  // Of the CPU and of each GPU that this process has used.
+  // The CPU, and each GPU that this process has used.
   static GeneratorStates capture();
 
   void restore() const;

@@ -16,7 +16,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& input) {
   return at::linear(input, weight, bias);
 }
 
-// The clone() that torch::nn::Linear has would make a torch::nn::Linear.
+// The inherited clone() would make a torch::nn::Linear.
 std::shared_ptr<torch::nn::Module> LinearImpl::clone(
     const std::optional<c10::Device>& device) const {
   const at::NoGradGuard no_grad;

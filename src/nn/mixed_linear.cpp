@@ -20,7 +20,7 @@ bool is_castable(const at::Tensor& tensor) {
          (type == at::kFloat || type == at::kHalf || type == at::kBFloat16);
 }
 
-// Sums are made in float32, and rounded only if the result is to be of another type.
+// Sums are computed in float32, and rounded only if the result has another type.
 at::Tensor product(const at::Tensor& left, const at::Tensor& right, at::ScalarType type) {
   const bool writes_wide = left.is_cuda() && type == at::kFloat && left.scalar_type() != type;
   return writes_wide ? at::mm(left, right, type) : at::mm(left, right).to(type);
@@ -28,11 +28,10 @@ at::Tensor product(const at::Tensor& left, const at::Tensor& right, at::ScalarTy
 
 at::Tensor as_rows(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}); }
 
-// It takes everything twice: as it is, and cast, with the history of the cast. Gradients go to the
-// former; those that are to have gradients themselves go to the latter, which is what they depend
-// on.
+// Takes every tensor twice: as it is, and cast, with the history of the cast. Gradients go to the
+// former; gradients that need gradients themselves go to the latter, on which they depend.
 struct MixedLinear : torch::autograd::Function<MixedLinear> {
-  // The arguments of forward(). Without a bias the last two do not count as inputs, so they are the
+  // The arguments of forward(). Without a bias, the last two do not count as inputs, so they come
   // last.
   enum Argument : std::size_t {
     kInput,
@@ -48,7 +47,7 @@ struct MixedLinear : torch::autograd::Function<MixedLinear> {
                             const at::Tensor& weight, const at::Tensor& cast_input,
                             const at::Tensor& cast_weight, const std::optional<at::Tensor>& bias,
                             const std::optional<at::Tensor>& cast_bias) {
-    // A layer that the loss does not depend on has no gradients, rather than zeros.
+    // A layer that the loss does not depend on gets no gradients, instead of zeros.
     context->set_materialize_grads(false);
     const bool needs_weight = input.requires_grad();
     context->save_for_backward({cast_input, needs_weight ? cast_weight : at::Tensor()});
@@ -115,7 +114,7 @@ std::optional<at::ScalarType> type_of_mixed_linear(const at::Tensor& input,
                                                    const at::Tensor& bias) {
   if (!input.is_cuda() || !at::autocast::is_autocast_enabled(at::kCUDA)) return std::nullopt;
   if (!at::GradMode::is_enabled() || !weight.requires_grad()) return std::nullopt;
-  // Vectors are rare, and at::linear has a way of its own for them.
+  // Vectors are rare, and at::linear handles them separately.
   if (input.dim() < 2 || input.numel() == 0 || weight.numel() == 0) return std::nullopt;
   if (!is_castable(input) || !is_castable(weight) || (bias.defined() && !is_castable(bias))) {
     return std::nullopt;

@@ -14,11 +14,11 @@ using torch::autograd::Engine;
 
 thread_local SavedTensorHookSource* current_source = nullptr;
 
-// libtorch's engine, but for one question.
+// libtorch's engine, with hooks for saved tensors.
 class HookedEngine final : public Engine {
  public:
-  // All engines share one note of whether there are threads for the devices. If another engine has
-  // run a backward before, this one must make its own.
+  // All engines share one flag that says whether device threads exist. If another engine has
+  // already run a backward, this one must create its own.
   HookedEngine() {
     initialize_device_threads_pool();
     if (device_ready_queues_.empty()) start_device_threads();
@@ -39,7 +39,7 @@ bool install_engine() {
   if (typeid(Engine::get_default_engine()) != typeid(Engine)) {
     throw Error(ErrorDetails{.problem = "Activation checkpoints cannot be used in this process",
                              .expected = "libtorch's own autograd engine",
-                             .got = "another one, as in a Python process",
+                             .got = "another engine, as in a Python process",
                              .hint = "use torch.utils.checkpoint there"});
   }
   torch::autograd::set_default_engine_stub(&HookedEngine::instance);

@@ -1,6 +1,6 @@
 // Hooks on what autograd saves for backward. In Python these are
 // torch.autograd.graph.saved_tensors_hooks; libtorch has the mechanism, but only its Python engine
-// has a way to set them.
+// can set them.
 #pragma once
 
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -9,7 +9,7 @@
 
 namespace accelerant::nn {
 
-// Makes the hooks of each tensor that is saved.
+// Creates the hooks of each saved tensor.
 class SavedTensorHookSource {
  public:
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> make_hooks() = 0;
@@ -18,9 +18,9 @@ class SavedTensorHookSource {
   ~SavedTensorHookSource() = default;
 };
 
-// Makes the source that of the calling thread, and returns the one before; nullptr: none. The first
-// call gives libtorch an autograd engine that asks for hooks; an Error if the process has another
-// engine than libtorch's own.
+// Sets the source of the calling thread and returns the previous one (nullptr: none). The first
+// call gives libtorch an autograd engine that asks for hooks; throws Error if the process has an
+// engine other than libtorch's own.
 SavedTensorHookSource* exchange_hook_source(SavedTensorHookSource* source);
 
 }  // namespace accelerant::nn

@@ -21,7 +21,7 @@
 namespace accelerant {
 namespace {
 
-// Tensors of one device and type, which is what the foreach operators are fast on.
+// Tensors of one device and type, for which the foreach operators are fast.
 struct Group {
   std::vector<at::Tensor> tensors;
   bool holds(const at::Tensor& tensor) const {
@@ -55,13 +55,13 @@ std::vector<at::Tensor> gradient_elements(at::TensorList parameters) {
 
 void require_limit(double limit, const char* name) {
   if (limit >= 0.0) return;
-  throw Error(ErrorDetails{.problem = c10::str(name, " cannot be used to clip"),
+  throw Error(ErrorDetails{.problem = c10::str(name, " is out of range"),
                            .expected = "0 or more",
                            .got = c10::str(limit),
-                           .hint = "a negative limit would turn gradients around"});
+                           .hint = "a negative limit would reverse the gradients"});
 }
 
-// As Python writes a float, because the number is part of PyTorch's text.
+// Formatted like a Python float, because the number is part of PyTorch's text.
 std::string python_float(double value) {
   const std::string text = c10::str(value);
   const bool looks_whole = text.find_first_not_of("-0123456789") == std::string::npos;
@@ -78,8 +78,8 @@ void require_finite(const at::Tensor& total_norm, double norm_type) {
 }
 
 // Multiplies tensors of one group by a zero-dimensional factor. The foreach operators round the
-// factor to the type of the tensors; a small one would be lost in float16. The kernel of the scaler
-// keeps it in float32, and writes nothing when it is 1.
+// factor to the type of the tensors, which would lose a small one in float16. The scaler's kernel
+// keeps it in float32, and writes nothing if it is 1.
 void multiply_(const Group& group, const at::Tensor& factor) {
   const c10::Device device = group.tensors[0].device();
   const at::ScalarType type = group.tensors[0].scalar_type();
@@ -95,7 +95,7 @@ void multiply_(const Group& group, const at::Tensor& factor) {
 
 void scale_to_norm(const std::vector<at::Tensor>& gradients, double max_norm,
                    const at::Tensor& total_norm) {
-  // Always multiplied: looking first whether it is needed would mean waiting for the device.
+  // Always multiply: checking first whether it is needed would wait for the device.
   const at::Tensor factor = total_norm.add(1e-6).reciprocal().mul(max_norm).clamp_max(1.0);
   for (const Group& group : group_by_device_and_type(gradients)) multiply_(group, factor);
 }

@@ -1,4 +1,4 @@
-// Functions of the user's, and schedules made of schedules.
+// User-defined functions, and schedules composed of schedules.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +15,7 @@ bool any_sets_momentum(const std::vector<LrSchedule>& schedules) {
                      [](const LrSchedule& schedule) { return schedule.sets_momentum(); });
 }
 
-// Which schedule of a Sequential is in force, and its own step there.
+// Which schedule of a Sequential is active, and its own step.
 struct Place {
   const LrSchedule& schedule;
   int64_t step;
@@ -33,18 +33,19 @@ Place place_of(const Sequential& sequence, int64_t step) {
 double Lambda::rate(double base_lr, int64_t step, std::size_t group) const {
   const double value = per_group.empty() ? factor(step) : per_group.at(group)(step);
   if (std::isfinite(value)) return base_lr * value;
-  throw Error(
-      ErrorDetails{.problem = c10::str("the function of a Lambda schedule failed at step ", step),
-                   .expected = "a finite factor",
-                   .got = c10::str(value)});
+  throw Error(ErrorDetails{
+      .problem =
+          c10::str("The function of a Lambda schedule returned an invalid factor at step ", step),
+      .expected = "a finite factor",
+      .got = c10::str(value)});
 }
 
 void Lambda::validate() const {
   const bool has_empty = std::any_of(per_group.begin(), per_group.end(),
                                      [](const Factor& function) { return !function; });
   if (static_cast<bool>(factor) == per_group.empty() && !has_empty) return;
-  throw Error(ErrorDetails{.problem = "Lambda: no function can be chosen",
-                           .expected = "either factor, or per_group with a function for each group",
+  throw Error(ErrorDetails{.problem = "Lambda needs exactly one of factor and per_group",
+                           .expected = "either factor, or per_group with one function per group",
                            .got = has_empty ? "an empty function"
                                   : factor  ? "both"
                                             : "neither"});
@@ -53,8 +54,7 @@ void Lambda::validate() const {
 void Lambda::check_groups(const std::vector<double>& base_lrs) const {
   if (per_group.empty() || per_group.size() == base_lrs.size()) return;
   refuse_option("Lambda", "the number of functions in per_group",
-                c10::str(base_lrs.size(), ", one for each param group"),
-                c10::str(per_group.size()));
+                c10::str(base_lrs.size(), ", one per param group"), c10::str(per_group.size()));
 }
 
 double Chained::rate(double base_lr, int64_t step, std::size_t group) const {
@@ -96,7 +96,7 @@ void Sequential::validate() const {
   if (schedules.empty()) refuse_option("Sequential", "the number of schedules", "at least 1", "0");
   if (milestones.size() + 1 != schedules.size()) {
     refuse_option("Sequential", "the number of milestones",
-                  c10::str(schedules.size() - 1, ", one less than schedules"),
+                  c10::str(schedules.size() - 1, ", one less than there are schedules"),
                   c10::str(milestones.size()));
   }
   int64_t previous = 0;

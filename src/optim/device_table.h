@@ -1,7 +1,7 @@
 // A list that kernels read: in host memory for the CPU, with a copy on the device for others.
 //
-// A CUDA graph needs a copy of its own, which nobody else writes, and memory that is allocated in a
-// capture may serve other parts of the graph too, so that each replay would have to fill it.
+// A CUDA graph needs its own copy, which nothing else writes. Memory allocated during a capture may
+// also serve other parts of the graph, so each replay would have to fill it again.
 // reserve_for_graph() avoids that.
 #pragma once
 
@@ -20,20 +20,20 @@
 
 namespace accelerant::optim::detail {
 
-// What graphs need of tables.
+// What graphs need from tables.
 struct GraphTables {
-  std::vector<at::Tensor> memory = {};              // as long as the graphs live
-  std::vector<std::function<void()>> uploads = {};  // after the capture, before the first replay
+  std::vector<at::Tensor> memory = {};              // to keep as long as the graphs live
+  std::vector<std::function<void()>> uploads = {};  // to run between capture and first replay
 };
 
-// Filled on the host, then uploaded to the current stream without waiting for it.
+// Filled on the host, then uploaded on the current stream without waiting for it.
 template <class T>
 class DeviceTable {
  public:
   std::vector<T> host;
 
-  // Memory outside of graphs, for a table of the size of this one in the next capture: that which
-  // has it does not fill its table, which is left to the uploads of its GraphTables.
+  // Reserves memory outside of graphs for a table of this size in the next capture. A capture that
+  // uses it does not fill its table; the uploads of its GraphTables do.
   void reserve_for_graph(c10::Device device) {
     if (!device.is_cpu()) reserved_ = on_device(device, bytes_of(host));
   }
@@ -60,12 +60,12 @@ class DeviceTable {
       if (of_graph_ || !fits(copy_)) copy_ = on_device(device, bytes);
       fill(copy_, host);
     }
-    of_graph_ = capturing;  // later steps must not use that place
+    of_graph_ = capturing;  // later steps must not use that memory
   }
 
-  // Replaces what was uploaded by one of several tables of the same size, which follow each other
-  // in `tables`: the one with the number that `which` has on the device. Not in a capture. `host`
-  // stays as it is, except on the CPU.
+  // Replaces the uploaded table by one of several tables of the same size, which are stored one
+  // after another in `tables`: the one whose index is in `which`, on the device. Not for use in a
+  // capture. Does not change `host`, except on the CPU.
   void upload_chosen(c10::Device device, const std::vector<T>& tables, const at::Tensor& which) {
     const auto size = std::ssize(host);
     if (device.is_cpu()) {
@@ -80,7 +80,7 @@ class DeviceTable {
     at::index_select_out(chosen, all, 0, which);
   }
 
-  // For kernels. Only until the next upload.
+  // For kernels. Valid only until the next upload.
   const T* data() const {
     return copy_.defined() ? static_cast<const T*>(copy_.const_data_ptr()) : host.data();
   }
@@ -94,8 +94,7 @@ class DeviceTable {
     return at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
   }
 
-  // In pinned memory, of which the allocator hands a block out again only when the stream has read
-  // it.
+  // In pinned memory; the allocator reuses a block only after the stream has read it.
   static at::Tensor staged(const std::vector<T>& values) {
     const int64_t bytes = bytes_of(values);
     at::Tensor staging =
@@ -105,7 +104,7 @@ class DeviceTable {
     return staging;
   }
 
-  // Returns what it is copied from.
+  // Returns the memory it is copied from.
   static at::Tensor fill(const at::Tensor& copy, const std::vector<T>& values) {
     at::Tensor staging = staged(values);
     if (!values.empty()) copy.narrow(0, 0, staging.numel()).copy_(staging, /*non_blocking=*/true);

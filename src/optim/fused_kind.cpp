@@ -53,9 +53,9 @@ const T* value_in(const std::vector<Field>& fields, std::string_view name) {
 double value_or_zero(const double* value) { return value == nullptr ? 0.0 : *value; }
 bool is_set(const bool* value) { return value != nullptr && *value; }
 
-// A state with room for a master copy that has taken over all that the old one had.
-std::unique_ptr<OptimizerParamState> with_room(const OptimizerKind& kind,
-                                               OptimizerParamState& old) {
+// A state that can hold a master copy, with everything taken over from the old one.
+std::unique_ptr<OptimizerParamState> with_master_field(const OptimizerKind& kind,
+                                                       OptimizerParamState& old) {
   auto made = kind.make_state();
   const auto sources = kind.fields(old);
   const auto targets = kind.fields(*made);
@@ -147,7 +147,7 @@ FusedState fused_state_of(const OptimizerKind& kind, Optimizer& optimizer,
   if (state == nullptr) {
     state = kind.make_state();
   } else if (with_master && dynamic_cast<MasterWeight*>(state.get()) == nullptr) {
-    state = with_room(kind, *state);
+    state = with_master_field(kind, *state);
   }
   FusedState found;
   found.state = state.get();

@@ -1,5 +1,5 @@
-// How the optimizers of torch::optim are stepped by the fused kernels: the rule of a group, its
-// options, and the tensors that the rule needs of a parameter's state.
+// How the fused kernels step the optimizers of torch::optim: the rule of a group, its options, and
+// the tensors that the rule needs from a parameter's state.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,22 +18,21 @@ class OptimizerOptions;
 
 namespace accelerant::optim::detail {
 
-// Null unless the optimizer is exactly of one of the classes: a derived one may step in its own
-// way.
+// Null unless the optimizer's class is exactly one of these: a derived class may step differently.
 const OptimizerKind* find_fused_kind(const torch::optim::Optimizer& optimizer);
 
-// Reads the options of one param group, each time anew: they may change between steps.
+// Reads the options of one param group, afresh each time: they may change between steps.
 class OptionReader {
  public:
   OptionReader(const OptimizerKind& kind, torch::optim::OptimizerOptions& options);
 
-  // Whether it was made from these.
+  // Whether it was created from these options.
   bool reads(const torch::optim::OptimizerOptions& options) const { return source_ == &options; }
 
   kernels::Rule rule() const;
   kernels::Hyper hyper() const;
 
-  // Of Adagrad, what its sums begin with.
+  // For Adagrad: the initial value of its sums.
   double first_sum() const;
 
  private:
@@ -41,7 +40,7 @@ class OptionReader {
 
   const torch::optim::OptimizerOptions* source_;
   Family family_;
-  // Into the options; null for those that the optimizer lacks.
+  // Pointers into the options; null for options that the optimizer lacks.
   const double* lr_ = nullptr;
   const std::tuple<double, double>* betas_ = nullptr;
   const double* alpha_ = nullptr;
@@ -56,15 +55,15 @@ class OptionReader {
   const bool* centered_ = nullptr;
 };
 
-// What the rule needs of a parameter's state. Points into it.
+// What the rule needs from a parameter's state. Points into it.
 struct FusedState {
   torch::optim::OptimizerParamState* state = nullptr;
   std::vector<at::Tensor*> tensors;  // in the order of the rule
-  at::Tensor* master = nullptr;      // null if there is no room for one
-  int64_t* step = nullptr;           // null if the optimizer does not count
+  at::Tensor* master = nullptr;      // null if the state has no field for one
+  int64_t* step = nullptr;           // null if the optimizer does not count steps
 };
 
-// Makes the state, empty, if there is none; with room for a master copy if asked for.
+// Creates an empty state if there is none; with a field for a master copy if asked for.
 FusedState fused_state_of(const OptimizerKind& kind, torch::optim::Optimizer& optimizer,
                           const at::Tensor& parameter, kernels::Rule rule, bool with_master);
 

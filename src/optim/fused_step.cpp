@@ -53,7 +53,7 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
   Checked check(const GradientScale& scale) override;
   void apply(const GradientScale& scale, const at::Tensor& found_inf) override;
 
-  // The norm of the gradients there are, on the device.
+  // The norm of the current gradients, on the device.
   at::Tensor norm(const GradientScale& scale);
 
   void note_factor(double factor);
@@ -63,11 +63,11 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
   void discard();
   void forget_outcome() { outcome_.reset(); }
 
-  // Does to the gradients what was noted. They are unscaled already. Returns their norm before they
-  // are clipped, if they are.
+  // Applies the pending clipping and factors to the gradients, which must be unscaled already.
+  // Returns their norm before clipping, if they are clipped.
   at::Tensor write_notes();
 
-  // The same for a step that is not ours, and would go down where ours goes up.
+  // The same for the optimizer's own step, which descends even where this one would ascend.
   void write_for_own_step();
 
  private:
@@ -83,15 +83,15 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
   torch::optim::Optimizer& optimizer_;
   const FusedStepOptions options_;
   StepPlan plan_;
-  bool told_reason_ = false;
+  bool has_logged_reason_ = false;
 
-  // Noted for the next step.
+  // Pending for the next step.
   std::optional<double> max_norm_;
   double constant_ = 1.0;
   at::Tensor factor_;
-  int64_t notes_ = 0;  // counts up with each change of the factors
+  int64_t notes_ = 0;  // incremented with each change of the factors
 
-  // The first pass: its kernels::StepOutcome, and of what it is.
+  // The first pass: its kernels::StepOutcome, and what it was computed from.
   at::Tensor outcome_;
   struct Of {
     int64_t gradients = -1;
@@ -106,16 +106,16 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
     return {plan_.gradients_version(), notes_, scaled ? scale.iteration : 0, scaled};
   }
 
-  at::Tensor scratch_;    // of the CUDA kernels
+  at::Tensor scratch_;    // for the CUDA kernels
   at::Tensor inv_scale_;  // the scaler's, or a copy of it on the device of the gradients
 };
 
 bool FusedStep::Impl::is_possible() {
   if (plan_.prepare() != StepPlan::Readiness::impossible) return true;
-  if (!told_reason_) {
+  if (!has_logged_reason_) {
     log(LogLevel::warning,
-        c10::str("FusedStep: the optimizer steps by itself because of ", plan_.reason()));
-    told_reason_ = true;
+        c10::str("FusedStep falls back to the optimizer's own step because of ", plan_.reason()));
+    has_logged_reason_ = true;
   }
   return false;
 }
@@ -217,7 +217,7 @@ void FusedStep::Impl::note_factor(double factor) {
 
 void FusedStep::Impl::note_factor(const at::Tensor& factor) {
   if (factor.numel() != 1 || factor.scalar_type() != at::kFloat) {
-    throw Error(ErrorDetails{.problem = "gradients cannot be multiplied by this tensor",
+    throw Error(ErrorDetails{.problem = "Gradients cannot be multiplied by this tensor",
                              .expected = "one element of type Float",
                              .got = c10::str(factor.numel(), " of type ", factor.dtype().name())});
   }
@@ -228,10 +228,10 @@ void FusedStep::Impl::note_factor(const at::Tensor& factor) {
 
 void FusedStep::Impl::note_limit(double max_norm) {
   if (!(max_norm >= 0.0)) {
-    throw Error(ErrorDetails{.problem = "max_norm cannot be used to clip",
+    throw Error(ErrorDetails{.problem = "max_norm is out of range",
                              .expected = "0 or more",
                              .got = c10::str(max_norm),
-                             .hint = "a negative limit would turn gradients around"});
+                             .hint = "a negative limit would reverse the gradients"});
   }
   max_norm_ = max_norm_ ? std::min(*max_norm_, max_norm) : max_norm;
 }
@@ -267,7 +267,7 @@ void FusedStep::Impl::write_for_own_step() {
   if (options_.maximize) multiply(all_parameters(), -1.0);
 }
 
-// Each once, also those that are in it twice.
+// Each parameter once, even if the optimizer holds it twice.
 std::vector<at::Tensor> FusedStep::Impl::all_parameters() const {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -291,12 +291,12 @@ std::optional<std::string> FusedStep::why_not(const torch::optim::Optimizer& opt
   const auto* const kind = optim::detail::find_fused_kind(optimizer);
   if (kind == nullptr) {
     return c10::str(c10::demangle(typeid(optimizer).name()),
-                    " is none of torch::optim's SGD, Adam, AdamW, Adagrad and RMSprop, nor Lion");
+                    " is not one of torch::optim's SGD, Adam, AdamW, Adagrad and RMSprop, or Lion");
   }
   std::optional<c10::Device> device;
   for (const auto& group : optimizer.param_groups()) {
     auto& options = const_cast<torch::optim::OptimizerOptions&>(group.options());  // only read
-    if (kind->fields(options).empty()) return "the options of a param group are of another class";
+    if (kind->fields(options).empty()) return "the options of a param group have another class";
     for (const at::Tensor& parameter : group.params()) {
       if (device && *device != parameter.device()) return "its parameters are on several devices";
       device = parameter.device();
@@ -313,7 +313,7 @@ FusedStep::FusedStep(torch::optim::Optimizer& optimizer, const FusedStepOptions&
     throw Error(ErrorDetails{.problem = "FusedStep cannot step this optimizer",
                              .expected = "an optimizer for which FusedStep::why_not() is empty",
                              .got = *reason,
-                             .hint = "step it by itself"});
+                             .hint = "call its own step()"});
   }
   impl_ = std::make_unique<Impl>(optimizer, options);
 }

@@ -14,15 +14,15 @@ namespace {
 
 void require_in_range(bool in_range, const char* name, double value, const char* expected) {
   if (in_range) return;
-  throw Error(ErrorDetails{.problem = c10::str("Lion cannot work with this ", name),
+  throw Error(ErrorDetails{.problem = c10::str("Lion: the ", name, " is out of range"),
                            .expected = expected,
                            .got = c10::str(value)});
 }
 
 void require_valid(const LionOptions& options) {
-  require_in_range(options.lr() >= 0, "learning rate", options.lr(), "0 or more");
+  require_in_range(options.lr() >= 0, "learning rate", options.lr(), "at least 0");
   require_in_range(options.weight_decay() >= 0, "weight decay", options.weight_decay(),
-                   "0 or more");
+                   "at least 0");
   const auto [first, second] = options.betas();
   for (const double beta : {first, second}) {
     require_in_range(beta >= 0 && beta < 1, "beta", beta, "at least 0 and less than 1");
@@ -83,7 +83,7 @@ at::Tensor Lion::step(LossClosure closure) {
       if (!gradient.defined()) continue;
       if (gradient.is_sparse()) {
         throw Error("Lion does not support sparse gradients",
-                    "make the gradient dense, or use SGD for this parameter");
+                    "make the gradient dense or use SGD for this parameter");
       }
       auto& state = this->state()[parameter.unsafeGetTensorImpl()];
       if (state == nullptr) {

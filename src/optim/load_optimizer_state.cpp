@@ -1,5 +1,5 @@
-// Loading is done in two passes. The first checks everything and prepares new options and states;
-// the second, which begins only if there is no fault, copies tensors and sets values.
+// Loading takes two passes. The first checks everything and prepares new options and states; the
+// second, which starts only if there are no faults, copies tensors and sets values.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/texts.h"
 #include "optim/optimizer_loading.h"
 #include "optim/saved_optimizer.h"
 #include "optim/state_watch.h"
@@ -29,7 +30,7 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
 
-// Assigns fields of one object to those of another of the same class.
+// Assigns the fields of one object to those of another of the same class.
 void assign(const std::vector<Field>& targets, const std::vector<Field>& sources) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     std::visit([&]<class T>(T* target) { *target = std::move(*std::get<T*>(sources[i].value)); },
@@ -51,9 +52,9 @@ class Loading {
       for (std::size_t g = 0; g < names_.size(); ++g) prepare_group(g);
       check_leftovers();
     }
-    faults_.check(c10::str("the saved state does not fit this ", kind_.name(),
-                           ", and nothing of it was loaded"),
-                  "make the optimizer over the same parameters and groups as the saved one");
+    faults_.check(
+        c10::str("The saved state does not match this ", kind_.name(), "; nothing was loaded"),
+        "create the optimizer with the same parameters and groups as the saved one");
   }
 
   void commit() {
@@ -74,15 +75,15 @@ class Loading {
     const json* options;  // of its group, as saved
   };
 
-  // Whether the groups are the same, so that it makes sense to look into them.
+  // Whether the groups match, so that it makes sense to compare their content.
   bool check_groups() {
     if (saved_.kind != &kind_) {
-      faults_.add("it is the state of an ", saved_.kind->name());
+      faults_.add("it is the state of an optimizer of type ", saved_.kind->name());
       return false;
     }
     if (saved_.groups->size() != names_.size()) {
-      faults_.add("it has ", saved_.groups->size(), " param groups, the optimizer has ",
-                  names_.size());
+      faults_.add("it has ", counted(saved_.groups->size(), "param group"),
+                  ", but the optimizer has ", names_.size());
       return false;
     }
     for (std::size_t g = 0; g < names_.size(); ++g) check_names(g);
@@ -97,13 +98,13 @@ class Loading {
     std::vector<std::string> surplus;
     std::ranges::set_difference(ours, theirs, std::back_inserter(missing));
     std::ranges::set_difference(theirs, ours, std::back_inserter(surplus));
-    for (const auto& name : missing) faults_.add("group ", g, " of it lacks '", name, "'");
+    for (const auto& name : missing) faults_.add("its group ", g, " lacks '", name, "'");
     for (const auto& name : surplus) {
-      faults_.add("group ", g, " of it has '", name, "', which the optimizer's has not");
+      faults_.add("its group ", g, " has '", name, "', which the optimizer's group lacks");
     }
-    // Its vectors are made of all parameters one after the other.
+    // LBFGS builds its vectors from all parameters one after another.
     if (kind_.name() == std::string("LBFGS") && theirs == ours && saved != names_[g]) {
-      faults_.add("its parameters are in another order, and the state of an LBFGS depends on it");
+      faults_.add("its parameters are in a different order, which matters for LBFGS");
     }
   }
 
@@ -117,8 +118,8 @@ class Loading {
     for (const Field& field : fields) known.insert(field.name);
     for (const auto& item : saved.items()) {
       if (!known.contains(item.key())) {
-        faults_.add("group ", g, " of it has an option '", item.key(), "', which this ",
-                    kind_.name(), " lacks");
+        faults_.add("its group ", g, " has an option '", item.key(), "', which this ", kind_.name(),
+                    " lacks");
       }
     }
     for (const at::Tensor& parameter : group.params()) elements_ += parameter.numel();
@@ -127,11 +128,11 @@ class Loading {
     }
   }
 
-  // Sets a value of the field from the object that has it.
+  // Sets the value of a field from the object that contains it.
   void set(const Field& field, const json& object, const std::string& owner) {
     const auto value = object.find(field.name);
     if (value == object.end()) {
-      faults_.add(owner, " of it lacks '", field.name, "'");
+      faults_.add(owner, " lacks '", field.name, "'");
     } else if (const auto expected = set_value(field, *value)) {
       faults_.add("'", field.name, "' of ", owner, " is ", value->dump(), ", not ", *expected);
     }
@@ -173,22 +174,22 @@ class Loading {
     copies_.emplace_back(*field.as<at::Tensor>(), *source);
   }
 
-  // Elements are always new tensors: those of an optimizer that went on have moved to other places
-  // of the list.
+  // Elements are always new tensors: in an optimizer that has continued, they have moved to other
+  // positions of the list.
   void prepare_list(const Field& field, const std::string& name, const json& entry,
                     const Place& place) {
     const bool is_scratch = field.as<ScratchList>() != nullptr;
     const json length = entry.value(field.name, json());
     if (is_scratch && length.is_null()) return;
     const json history = place.options->value("history_size", json());
-    // As in libtorch, whose next step would otherwise write beyond the end of it.
+    // As in libtorch, whose next step would otherwise write past the end.
     const bool is_right = length.is_number_integer() && history.is_number_integer() &&
                           (is_scratch ? length == history
                                       : length >= 0 && length <= history &&
                                             length == entry.value("old_dirs", json()));
     if (!is_right) {
       faults_.add("the list '", field.name, "' of '", name, "' has the length ", length.dump(),
-                  ", which does not fit a history_size of ", history.dump());
+                  ", which does not match a history_size of ", history.dump());
       return;
     }
     std::vector<at::Tensor> elements(length.get<std::size_t>());
@@ -237,19 +238,19 @@ class Loading {
   bool fits(const Field& field, const at::Tensor& source, const std::string& name,
             const at::Tensor& parameter) {
     const auto expected = shape_of(field, parameter);
-    // libtorch's LBFGS begins with a whole number without dimensions.
+    // libtorch's LBFGS starts with an integer without dimensions.
     const bool is_fraction =
         source.is_floating_point() || source.is_complex() || field.shape == FieldShape::scalar;
     if (source.layout() == at::kStrided && source.sizes() == expected && is_fraction) return true;
     faults_.add("'", name, "' is a tensor of ", source.dtype().name(), " ", source.sizes(),
-                " where one of fractions ", at::IntArrayRef(expected), " is needed");
+                " instead of a floating-point tensor ", at::IntArrayRef(expected));
     return false;
   }
 
   static at::Tensor empty_for(const Field& field, const at::Tensor& source,
                               const at::Tensor& parameter) {
     const auto options = source.options().device(parameter.device()).requires_grad(false);
-    // In the memory format of the parameter, as the optimizer would have made it.
+    // In the memory format of the parameter, as the optimizer would have created it.
     if (field.shape == FieldShape::parameter) {
       return at::empty_like(parameter, options, at::MemoryFormat::Preserve);
     }
@@ -260,12 +261,12 @@ class Loading {
     for (const auto& item : saved_.state->items()) {
       if (!seen_.contains(item.key())) {
         faults_.add("it has a state for '", item.key(),
-                    "', which is no parameter of the optimizer");
+                    "', which is not a parameter of the optimizer");
       }
     }
     for (const auto& item : state_.tensors) {
       if (!used_.contains(item.key())) {
-        faults_.add("the tensor '", item.key(), "' belongs to nothing");
+        faults_.add("the tensor '", item.key(), "' does not belong to any parameter");
       }
     }
   }
@@ -275,9 +276,9 @@ class Loading {
     return found == optimizer_.state().end() ? nullptr : found->second.get();
   }
 
-  // Whether `state` has a field for all that `fresh` has: one of torch's own has none for a master
-  // copy.
-  bool has_room_for(OptimizerParamState& state, OptimizerParamState& fresh) const {
+  // Whether `state` has a field for everything in `fresh`: torch's own states have none for a
+  // master copy.
+  bool has_fields_for(OptimizerParamState& state, OptimizerParamState& fresh) const {
     const auto fields = kind_.fields(fresh);
     const std::size_t room = kind_.fields(state).size();
     return std::ranges::all_of(fields | std::views::drop(room), [](const Field& field) {
@@ -285,15 +286,15 @@ class Loading {
     });
   }
 
-  // The state object stays where there is one, as others may refer to it.
+  // Keep an existing state object, because others may refer to it.
   void set_state(const at::Tensor& parameter) {
     const auto fresh = states_.find(parameter.unsafeGetTensorImpl());
     if (fresh == states_.end()) {
       optimizer_.state().erase(parameter.unsafeGetTensorImpl());
     } else if (fresh->second == nullptr) {
-      return;  // done: the optimizer holds the parameter twice
+      return;  // already done: the optimizer holds the parameter twice
     } else if (auto* const state = existing_state(parameter);
-               state != nullptr && has_room_for(*state, *fresh->second)) {
+               state != nullptr && has_fields_for(*state, *fresh->second)) {
       assign(kind_.fields(*state), kind_.fields(*fresh->second));
       fresh->second.reset();
     } else {

@@ -1,5 +1,5 @@
-// Options for groups, and the schedules that are one formula. Operations are in the order of the
-// Python originals, so that the results agree to the last bits.
+// Per-group options, and the schedules that are one formula. Operations are in the order of the
+// Python originals, so that results agree to the last bits.
 #include "accelerant/optim/lr_schedule.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "accelerant/core/log.h"
+#include "core/texts.h"
 #include "optim/option_checks.h"
 
 namespace accelerant::optim {
@@ -20,13 +21,13 @@ using detail::require_positive;
 
 constexpr double kPi = std::numbers::pi;
 
-// How far `step` is between two steps; 1 from the second on.
+// How far `step` is between two steps; 1 from the second one on.
 double progress_between(int64_t begin, int64_t end, int64_t step) {
   if (step >= end) return 1.0;
   return static_cast<double>(step - begin) / static_cast<double>(end - begin);
 }
 
-// The same after the warm-up, as transformers has it: a run that is nothing but warm-up stays at 0.
+// The same after the warm-up. As in transformers, a run that is only warm-up stays at 0.
 double progress_after(int64_t warmup_steps, int64_t total_steps, int64_t step) {
   const int64_t length = std::max(int64_t{1}, total_steps - warmup_steps);
   return static_cast<double>(step - warmup_steps) / static_cast<double>(length);
@@ -42,8 +43,8 @@ void check_warmup_and_total(const char* kind, int64_t warmup_steps, int64_t tota
                    "set it to the number of optimizer updates of the whole run");
   if (warmup_steps <= total_steps) return;
   log(LogLevel::warning,
-      c10::str(kind, ": warmup_steps, ", warmup_steps, ", are more than total_steps, ", total_steps,
-               ": the run ends before the base rate is reached"));
+      c10::str(kind, ": warmup_steps (", warmup_steps, ") is more than total_steps (", total_steps,
+               "): the run ends before the base rate is reached"));
 }
 
 double half_cosine(double cycles, double progress) {
@@ -59,18 +60,18 @@ double lifted(double factor, double min_lr_ratio) {
 double PerGroup::of(std::size_t group) const {
   if (!is_list_) return values_.front();
   if (group < values_.size()) return values_[group];
-  throw Error(ErrorDetails{.problem = "an option has no value for a param group",
-                           .expected = c10::str("at least ", group + 1, " values"),
+  throw Error(ErrorDetails{.problem = "An option has no value for a param group",
+                           .expected = c10::str("at least ", counted(group + 1, "value")),
                            .got = c10::str(values_.size())});
 }
 
 void PerGroup::check_size(std::size_t groups, const char* name) const {
   if (!is_list_ || empty() || values_.size() == groups) return;
-  throw Error(ErrorDetails{
-      .problem = c10::str(name, " does not fit the optimizer's param groups"),
-      .expected = c10::str(groups, groups == 1 ? " value" : " values, one for each group"),
-      .got = c10::str(values_.size()),
-      .hint = "a number without braces is for all groups"});
+  throw Error(
+      ErrorDetails{.problem = c10::str(name, " does not match the optimizer's param groups"),
+                   .expected = c10::str(groups, groups == 1 ? " value" : " values, one per group"),
+                   .got = c10::str(values_.size()),
+                   .hint = "a number without braces applies to all groups"});
 }
 
 double Constant::rate(double base_lr, int64_t) const { return base_lr; }
@@ -84,7 +85,7 @@ void ConstantWithWarmup::validate() const { check_warmup("ConstantWithWarmup", w
 double LinearWithWarmup::rate(double base_lr, int64_t step) const {
   if (step < warmup_steps) return base_lr * progress_between(0, warmup_steps, step);
   if (step >= total_steps) return 0.0;
-  // Counted from the end: the same as one minus the progress, but exact where Python is.
+  // Counted from the end: the same as one minus the progress, but exact where Python is exact.
   return base_lr * (static_cast<double>(total_steps - step) /
                     static_cast<double>(total_steps - warmup_steps));
 }

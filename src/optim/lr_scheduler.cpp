@@ -11,6 +11,7 @@
 #include "accelerant/amp/step_result.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "core/texts.h"
 #include "optim/option_checks.h"
 #include "optim/param_groups.h"
 
@@ -34,9 +35,8 @@ LrScheduler::LrScheduler(torch::optim::Optimizer& optimizer, LrSchedule schedule
   std::vector<double> rates = detail::rates_of(optimizer);
   if (!rates.empty() && std::count(rates.begin(), rates.end(), 0.0) == std::ssize(rates)) {
     log(LogLevel::warning,
-        "LrScheduler: all base rates are 0, and so will be all others; if another scheduler has "
-        "set "
-        "them, use Chained or Sequential instead of two schedulers");
+        "LrScheduler: all base rates are 0, so all rates will be 0; if another scheduler set them, "
+        "use Chained or Sequential instead of two schedulers");
   }
   apply(0, std::move(rates));
 }
@@ -44,14 +44,14 @@ LrScheduler::LrScheduler(torch::optim::Optimizer& optimizer, LrSchedule schedule
 void LrScheduler::step() { step(1); }
 
 void LrScheduler::step(int64_t count) {
-  detail::require_at_least(kScheduler, "the number of steps to go on by", count, 0);
+  detail::require_at_least(kScheduler, "the number of steps", count, 0);
   std::vector<double> rates = detail::rates_of(*optimizer_);
   if (rates.size() < base_lrs_.size()) {
-    throw Error(ErrorDetails{.problem = "an optimizer has lost a param group",
-                             .expected = c10::str("at least ", base_lrs_.size(), " groups"),
+    throw Error(ErrorDetails{.problem = "The optimizer has lost a param group",
+                             .expected = c10::str("at least ", counted(base_lrs_.size(), "group")),
                              .got = c10::str(rates.size())});
   }
-  // Of groups that are new the rates are base rates; for the others those are known.
+  // The rates of new groups are their base rates; those of the others are known.
   std::copy(base_lrs_.begin(), base_lrs_.end(), rates.begin());
   apply(last_step_ + count, std::move(rates));
 }
@@ -61,7 +61,7 @@ void LrScheduler::step(const StepResult& result) {
 }
 
 std::vector<double> LrScheduler::rates_at(int64_t step) const {
-  detail::require_at_least(kScheduler, "the number of a step", step, 0);
+  detail::require_at_least(kScheduler, "the step", step, 0);
   return rates_at(step, base_lrs_);
 }
 
@@ -102,7 +102,7 @@ void LrScheduler::load_state_dict(const nlohmann::json& state) {
   const std::size_t groups = optimizer_->param_groups().size();
   const int64_t step = detail::count_from(state, "last_epoch", kScheduler);
   std::vector<double> base_lrs = detail::rates_from(state, "base_lrs", kScheduler, groups);
-  // Not needed, for the schedule tells the rates; but a state where it is wrong is no state of
+  // Not needed, because the schedule determines the rates; but a state where it is wrong is not
   // ours.
   detail::rates_from(state, "_last_lr", kScheduler, groups);
   apply(step, std::move(base_lrs));

@@ -1,4 +1,4 @@
-// The float32 copy of a 16-bit parameter, kept with what an optimizer remembers of the parameter.
+// The float32 copy of a 16-bit parameter, kept with the optimizer's state of the parameter.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +13,13 @@ namespace accelerant::optim::detail {
 struct MasterWeight {
   virtual ~MasterWeight() = default;
 
-  at::Tensor master_param;  // undefined: there is none
+  at::Tensor master_param;  // undefined if there is none
 };
 
 inline constexpr const char* kMasterName = "master_param";
 
-// The state of one of torch::optim's optimizers, with room for it. torch::save writes it, but
-// torch::load makes states of the plain class, and so begins with the 16-bit values again.
+// The state of a torch::optim optimizer, with a field for the master copy. torch::save writes it,
+// but torch::load creates states of the plain class, and so restarts from the 16-bit values.
 template <class State>
 struct WithMaster final : public State, public MasterWeight {
   std::unique_ptr<torch::optim::OptimizerParamState> clone() const override {

@@ -11,13 +11,13 @@ namespace {
 
 using detail::refuse_option;
 
-// Where a step lies: in which phase of the cycle, and how far in it.
+// The phase of the cycle that a step is in, and the progress within it.
 struct Position {
   std::size_t phase;
-  double progress;  // 0 ... 1
+  double progress;  // 0 to 1
 };
 
-// The ends are fractions of steps, and the first may lie before step 0: that is PyTorch's rule.
+// Phases end at fractions of steps, and the first may end before step 0: that is PyTorch's rule.
 Position position_of(const OneCycle& cycle, int64_t step) {
   const auto total = static_cast<double>(cycle.total_steps);
   const double last = total - 1;
@@ -29,7 +29,7 @@ Position position_of(const OneCycle& cycle, int64_t step) {
   double begin = 0;
   std::size_t phase = 0;
   while (phase + 1 < phases && at > ends[phase]) begin = ends[phase++];
-  // A first phase of no length is over at once; PyTorch divides by zero there.
+  // A first phase of length 0 is over at once; PyTorch divides by zero there.
   const double length = ends[phase] - begin;
   return {phase, length > 0 ? (at - begin) / length : 1.0};
 }
@@ -40,10 +40,10 @@ double annealed(OneCycle::Anneal anneal, double from, double to, double progress
 }
 
 void check_momentum(const char* option, const PerGroup& momentum) {
-  if (momentum.empty()) refuse_option("OneCycle", option, "a number, or one per group", "none");
+  if (momentum.empty()) refuse_option("OneCycle", option, "a number, or one per group", "nothing");
   for (const double value : momentum.values()) {
     if (!(value >= 0 && value < 1)) {
-      refuse_option("OneCycle", option, "0 or more, and less than 1", c10::str(value));
+      refuse_option("OneCycle", option, "at least 0 and less than 1", c10::str(value));
     }
   }
 }

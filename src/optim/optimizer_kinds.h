@@ -1,6 +1,5 @@
-// The optimizers of torch::optim and our own: the options of each and what it remembers of a
-// parameter, by the names that Python's torch.optim has for them. This is the only place that knows
-// the fields.
+// The optimizers of torch::optim and our own: the options of each, and its state of a parameter, by
+// the names of Python's torch.optim. Only this file knows the fields.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,15 +23,15 @@ class OptimizerParamState;
 namespace accelerant::optim::detail {
 
 enum class FieldShape {
-  parameter,  // that of the parameter
-  flat,       // one dimension, all elements of all parameters of the optimizer
-  scalar,     // no dimension
+  parameter,  // the shape of the parameter
+  flat,       // one dimension with all elements of all parameters of the optimizer
+  scalar,     // no dimensions
 };
 
 using TensorList = std::deque<at::Tensor>;
 using ScratchList = std::optional<std::vector<at::Tensor>>;  // elements may be undefined
 
-// One option or one part of a parameter's state. Points into the object it was made from.
+// One option, or one part of a parameter's state. Points into the object it was created from.
 struct Field {
   using Value =
       std::variant<int64_t*, double*, bool*, std::tuple<double, double>*, std::optional<int64_t>*,
@@ -41,14 +40,14 @@ struct Field {
   const char* name = nullptr;
   Value value = {};
 
-  // Of tensors and of the elements of lists.
+  // For tensors and elements of lists.
   FieldShape shape = FieldShape::parameter;
 
-  // Of tensors: a step fails without it if the option or the state value of this name is not zero.
-  // kAlways: it does whatever the options; empty: never.
+  // For tensors: a step needs it if the option or state value of this name is not zero. kAlways:
+  // always; empty: never.
   std::string_view needed_if = {};
 
-  // The pointer, or null if the field is of another type.
+  // The pointer, or null if the field has another type.
   template <class T>
   T* as() const {
     T* const* const pointer = std::get_if<T*>(&value);
@@ -62,29 +61,29 @@ class OptimizerKind {
  public:
   virtual ~OptimizerKind() = default;
 
-  // The name of the class, the same in Python: "AdamW".
+  // The name of the class, the same as in Python: "AdamW".
   virtual const char* name() const = 0;
 
   virtual bool is_kind_of(const torch::optim::Optimizer& optimizer) const = 0;
 
-  // Empty if the options or the state are of another kind.
+  // Empty if the options or the state belong to another kind.
   virtual std::vector<Field> fields(torch::optim::OptimizerOptions& options) const = 0;
   virtual std::vector<Field> fields(torch::optim::OptimizerParamState& state) const = 0;
 
-  // With room for a master copy (the last field) where the optimizer may have one.
+  // With a field for a master copy (the last one) if the optimizer may have one.
   virtual std::unique_ptr<torch::optim::OptimizerParamState> make_state() const = 0;
 };
 
 // SGD, Adam, AdamW, Adagrad, RMSprop, Lion and LBFGS.
 const std::vector<const OptimizerKind*>& optimizer_kinds();
 
-// Null if it is none of them.
+// Null if it is not one of them.
 const OptimizerKind* find_kind(const std::string& name);
 
-// The kind of the optimizer, or of the class it is derived from; else null.
+// The kind of the optimizer, or of its base class; otherwise null.
 const OptimizerKind* find_kind(const torch::optim::Optimizer& optimizer);
 
-// Of a state whose kind is not known; empty if it is of none.
+// The fields of a state whose kind is unknown; empty if it belongs to none.
 std::vector<Field> fields_of(torch::optim::OptimizerParamState& state);
 
 }  // namespace accelerant::optim::detail

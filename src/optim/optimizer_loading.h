@@ -1,5 +1,5 @@
-// Loading the state of an optimizer in two steps, for what loads several objects and changes all of
-// them or none.
+// Loads the state of an optimizer in two steps, for code that loads several objects and changes all
+// of them or none.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 
 namespace accelerant::optim {
 
-// Checks everything, as load_optimizer_state_dict() does, and changes nothing. What is returned
-// does the rest; the optimizer and the tensors of the state must be as they are until then.
+// Checks everything, like load_optimizer_state_dict(), without changing anything. The returned
+// function does the rest; the optimizer and the tensors of the state must not change until then.
 std::function<void()> prepare_loading(torch::optim::Optimizer& optimizer,
                                       const ParameterNames& names, const NamedState& state);
 

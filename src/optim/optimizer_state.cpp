@@ -16,7 +16,7 @@ using nlohmann::json;
 
 bool is_tensor(const Field& field) { return field.as<at::Tensor>() != nullptr; }
 
-// The values of a parameter's state; its tensors are added to `tensors`.
+// The values of a parameter's state; adds its tensors to `tensors`.
 json save_entry(const std::vector<Field>& fields, const std::string& parameter,
                 StateDict& tensors) {
   json values = json::object();
@@ -51,8 +51,8 @@ void ParameterNames::add(const StateDict& parameters, const std::string& prefix)
 void ParameterNames::add(const std::string& name, const at::Tensor& parameter) {
   const auto [known, is_new] = parameters_.try_emplace(name, parameter);
   if (!is_new && !known->second.is_same(parameter)) {
-    throw Error(ErrorDetails{.problem = c10::str("two parameters have the name '", name, "'"),
-                             .hint = "give the parameters of each model a prefix of their own"});
+    throw Error(ErrorDetails{.problem = c10::str("Two parameters have the name '", name, "'"),
+                             .hint = "give the parameters of each model a distinct prefix"});
   }
   names_.try_emplace(parameter.unsafeGetTensorImpl(), name);
 }
@@ -85,8 +85,8 @@ NamedState optimizer_state_dict(torch::optim::Optimizer& optimizer, const Parame
       const auto fields = kind.fields(*found->second);
       if (fields.empty()) {
         throw Error(ErrorDetails{
-            .problem = c10::str("the state of the parameter '", name, "' is of an unknown type"),
-            .expected = c10::str("the state of an ", kind.name())});
+            .problem = c10::str("The state of the parameter '", name, "' has an unknown type"),
+            .expected = c10::str("a state of ", kind.name())});
       }
       entries[name] = save_entry(fields, name, saved.tensors);
     }

@@ -16,7 +16,7 @@
 namespace accelerant::optim::detail {
 namespace {
 
-// Calls f with the options as what they are, if they have a momentum.
+// Calls f with the options as their real type, if they have a momentum.
 template <class Options, class F>
 bool visit_momentum(Options& options, F&& f) {
   const auto as = [&]<class Kind>(Kind*) {
@@ -34,7 +34,7 @@ bool visit_momentum(Options& options, F&& f) {
 const nlohmann::json& value_of(const nlohmann::json& state, const char* key, const char* owner) {
   const auto value = state.find(key);
   if (value != state.end()) return *value;
-  throw Error(ErrorDetails{.problem = c10::str("the state of a ", owner, " is incomplete"),
+  throw Error(ErrorDetails{.problem = c10::str("The state of a ", owner, " is incomplete"),
                            .expected = c10::str("a key '", key, "'"),
                            .got = state.dump(),
                            .hint = "load a state written by state_dict()"});
@@ -42,9 +42,10 @@ const nlohmann::json& value_of(const nlohmann::json& state, const char* key, con
 
 [[noreturn]] void refuse(const nlohmann::json& value, const char* key, const char* owner,
                          const std::string& expected) {
-  throw Error(ErrorDetails{.problem = c10::str("the state of a ", owner, " has a bad '", key, "'"),
-                           .expected = expected,
-                           .got = value.dump()});
+  throw Error(
+      ErrorDetails{.problem = c10::str("The state of a ", owner, " has an invalid '", key, "'"),
+                   .expected = expected,
+                   .got = value.dump()});
 }
 
 }  // namespace
@@ -76,7 +77,7 @@ void set_momentum(torch::optim::OptimizerOptions& options, double momentum) {
 
 void require_object(const nlohmann::json& state, const char* owner) {
   if (state.is_object()) return;
-  throw Error(ErrorDetails{.problem = c10::str("the state of a ", owner, " has a wrong form"),
+  throw Error(ErrorDetails{.problem = c10::str("The state of a ", owner, " has the wrong type"),
                            .expected = "a JSON object",
                            .got = state.dump()});
 }
@@ -85,7 +86,7 @@ int64_t count_from(const nlohmann::json& state, const char* key, const char* own
   const nlohmann::json& value = value_of(state, key, owner);
   constexpr int64_t kMost = int64_t{1} << 53;  // as for options: sums of a few cannot overflow
   if (value.is_number_integer() && value >= 0 && value <= kMost) return value.get<int64_t>();
-  refuse(value, key, owner, c10::str("a whole number, 0 ... ", kMost));
+  refuse(value, key, owner, c10::str("an integer from 0 to ", kMost));
 }
 
 double number_from(const nlohmann::json& state, const char* key, const char* owner) {
@@ -103,10 +104,10 @@ std::vector<double> rates_from(const nlohmann::json& state, const char* key, con
   if (!values.is_array()) refuse(values, key, owner, "a list of rates");
   if (values.size() != groups) {
     throw Error(ErrorDetails{
-        .problem = c10::str("the state of a ", owner, " does not fit this optimizer"),
-        .expected = c10::str(groups, " values in '", key, "', one for each param group"),
+        .problem = c10::str("The state of a ", owner, " does not match this optimizer"),
+        .expected = c10::str(groups, " values in '", key, "', one per param group"),
         .got = c10::str(values.size()),
-        .hint = "make the same param groups before loading"});
+        .hint = "create the same param groups before loading"});
   }
   std::vector<double> rates;
   for (const nlohmann::json& value : values) {

@@ -1,4 +1,4 @@
-// Rates and momentum of the param groups of an optimizer, and their place in a saved state.
+// Rates and momentum of an optimizer's param groups, and how they are read from a saved state.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ namespace accelerant::optim::detail {
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer);
 void set_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
 
-// The momentum of SGD and RMSprop, the first beta of Adam and AdamW; other options have none.
+// The momentum of SGD and RMSprop, or the first beta of Adam and AdamW; other options have none.
 bool has_momentum(const torch::optim::OptimizerOptions& options);
 void set_momentum(torch::optim::OptimizerOptions& options, double momentum);
 
-// Values of a scheduler's state, checked. `owner` names the scheduler in messages.
+// Checked values of a scheduler's state. `owner` names the scheduler in messages.
 void require_object(const nlohmann::json& state, const char* owner);
 int64_t count_from(const nlohmann::json& state, const char* key, const char* owner);
 double number_from(const nlohmann::json& state, const char* key, const char* owner);

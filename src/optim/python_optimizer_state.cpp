@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/texts.h"
 #include "optim/saved_optimizer.h"
 
 namespace accelerant::optim {
@@ -23,7 +24,7 @@ bool is_list(const Field& field) {
   return field.as<TensorList>() != nullptr || field.as<ScratchList>() != nullptr;
 }
 
-// The options that Python has beyond libtorch's, with Python's defaults.
+// The options that Python has and libtorch lacks, with Python's defaults.
 json python_defaults(const std::string& kind) {
   if (kind == "LBFGS") return json::object();
   json options = {{"maximize", false}, {"foreach", nullptr}, {"differentiable", false}};
@@ -33,7 +34,7 @@ json python_defaults(const std::string& kind) {
   return options;
 }
 
-// --- To Python ------------------------------------------------------------------------------------
+// --- To Python -----------------------------------------------------------------------------------
 
 class ToPython {
  public:
@@ -46,7 +47,8 @@ class ToPython {
   NamedState convert() {
     python_.values = json{{"state", json::object()}, {"param_groups", json::array()}};
     for (const json& group : *saved_.groups) convert_group(group);
-    faults_.check("the saved state cannot become one of Python", "load it as it was saved");
+    faults_.check("The saved state cannot be converted to Python's form",
+                  "load it in the form in which it was saved");
     return std::move(python_);
   }
 
@@ -57,7 +59,7 @@ class ToPython {
     converted["params"] = json::array();
     for (const json& name : group["params"]) {
       const auto [index, is_new] = indices_.try_emplace(name.get<std::string>(), next_);
-      ++next_;  // as in Python, also for one that was there before
+      ++next_;  // as in Python, even for one that occurred before
       converted["params"].push_back(index->second);
       if (is_new && saved_.state->contains(index->first)) {
         convert_entry(index->first, index->second);
@@ -109,15 +111,15 @@ class ToPython {
 
   const NamedState& state_;
   const detail::SavedOptimizer saved_;
-  const std::unique_ptr<torch::optim::OptimizerParamState> scratch_;  // holds values to look at
+  const std::unique_ptr<torch::optim::OptimizerParamState> scratch_;  // to check values
   const std::vector<Field> fields_;
-  std::map<std::string, int64_t> indices_;  // of parameters
+  std::map<std::string, int64_t> indices_;  // by parameter
   int64_t next_ = 0;
   NamedState python_;
   detail::Faults faults_;
 };
 
-// --- From Python ----------------------------------------------------------------------------------
+// --- From Python ---------------------------------------------------------------------------------
 
 class FromPython {
  public:
@@ -138,8 +140,8 @@ class FromPython {
       for (const auto& item : python_.tensors) convert_lone_tensor(item.key());
     }
     faults_.check(
-        c10::str("this saved state cannot become that of a torch::optim::", kind_.name()),
-        "make the optimizer over the same parameters and groups as the one that was saved");
+        c10::str("The saved state cannot be converted to that of a torch::optim::", kind_.name()),
+        "create the optimizer with the same parameters and groups as the saved one");
     return std::move(result_);
   }
 
@@ -153,17 +155,18 @@ class FromPython {
     }
     const json& groups = values["param_groups"];
     if (groups.size() != names_.size()) {
-      faults_.add("it has ", groups.size(), " param groups, the optimizer has ", names_.size());
+      faults_.add("it has ", counted(groups.size(), "param group"), ", but the optimizer has ",
+                  names_.size());
       return false;
     }
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const json params = groups[g].is_object() ? groups[g].value("params", json()) : json();
       const auto is_number = [](const json& id) { return id.is_number_integer(); };
       if (!params.is_array() || !std::ranges::all_of(params, is_number)) {
-        faults_.add("group ", g, " has no list of numbers 'params'");
+        faults_.add("group ", g, " has no list of integers 'params'");
       } else if (params.size() != names_[g].size()) {
-        faults_.add("group ", g, " has ", params.size(), " parameters, that of the optimizer has ",
-                    names_[g].size());
+        faults_.add("group ", g, " has ", counted(params.size(), "parameter"),
+                    ", but the optimizer's group has ", names_[g].size());
       }
     }
     return faults_.empty();
@@ -187,7 +190,7 @@ class FromPython {
     }
     if (group.value("maximize", json(false)) != json(false)) {
       faults_.add(owner, " has maximize=", group["maximize"].dump(),
-                  ", which libtorch lacks: negate the loss instead");
+                  ", which libtorch does not support: negate the loss instead");
     }
     const json decoupled = group.value("decoupled_weight_decay", json());
     if (defaults_.contains("decoupled_weight_decay") && decoupled.is_boolean() &&
@@ -207,7 +210,7 @@ class FromPython {
     return std::ranges::is_permutation(names, names_[g]) ? names : names_[g];
   }
 
-  // A plain value, which Python may have as a tensor without dimensions: a step count, a learning
+  // A plain value that Python may store as a zero-dimensional tensor: a step count, a learning
   // rate.
   json value_at(const Field& field, const std::string& path, json value) {
     if (const at::Tensor* const tensor = take(path)) {
@@ -217,11 +220,11 @@ class FromPython {
       }
       value = tensor->item().toDouble();
     }
-    // A count may be a number with a fraction of zero.
+    // A count may be a floating-point number without a fraction.
     if (field.as<int64_t>() != nullptr && value.is_number_float()) {
       const double number = value.get<double>();
       constexpr double kMost =
-          9007199254740992.0;  // 2^53, up to where doubles have all whole numbers
+          9007199254740992.0;  // 2^53: doubles represent all integers up to here
       if (number == std::floor(number) && std::abs(number) <= kMost) {
         value = static_cast<int64_t>(number);
       }
@@ -238,7 +241,7 @@ class FromPython {
     const std::string& name = named->second;
     const json& entry = python_.values["state"][key];
     if (!entry.is_object()) {
-      faults_.add("the state of the parameter ", key, " is no dict");
+      faults_.add("the state of the parameter ", key, " is not a dict");
       return;
     }
     const auto prototype = kind_.make_state();
@@ -261,10 +264,10 @@ class FromPython {
     for (const auto& item : entry.items()) {
       if (!known.contains(item.key())) {
         faults_.add("the state of the parameter ", key, " has a field '", item.key(),
-                    "', which the libtorch optimizer lacks");
+                    "', which libtorch's optimizer lacks");
       }
     }
-    // Python's SGD may hold an entry without a buffer; libtorch's has none then.
+    // Python's SGD may hold an entry without a buffer; libtorch's has no entry then.
     if (converted.empty() && lacks_all_tensors) return;
     result_.values["state"][name] = std::move(converted);
   }
@@ -281,7 +284,7 @@ class FromPython {
       faults_.add("'", path, "' is ", value.dump(), ", not a tensor");
       return false;
     }
-    // H_diag of LBFGS begins as the number 1.
+    // H_diag of LBFGS starts as the number 1.
     const auto type = optimizer_.param_groups()[0].params()[0].scalar_type();
     result_.tensors.insert(tensor_name(field, name), at::full({}, *number, type));
     return true;
@@ -303,10 +306,10 @@ class FromPython {
     return places.size();
   }
 
-  // What no entry has asked for is of an unknown field, or of an entry that is not there.
+  // Tensors that no entry has requested belong to an unknown field or a missing entry.
   void convert_lone_tensor(const std::string& path) {
     if (!taken_.contains(path) && path.starts_with("state.")) {
-      faults_.add("the tensor '", path, "' belongs to nothing that the libtorch optimizer has");
+      faults_.add("the tensor '", path, "' does not belong to any field of libtorch's optimizer");
     }
   }
 
@@ -322,7 +325,7 @@ class FromPython {
   const detail::OptimizerKind& kind_;
   const detail::GroupNames names_;
   const json defaults_;
-  std::map<std::string, std::string> names_by_id_;  // ids as texts, as in the keys
+  std::map<std::string, std::string> names_by_id_;  // ids as strings, as in the keys
   std::set<std::string> taken_;                     // paths of tensors
   NamedState result_;
   detail::Faults faults_;

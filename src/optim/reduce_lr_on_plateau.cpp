@@ -22,13 +22,13 @@ constexpr const char* kPlateau = "ReduceLrOnPlateau";
 void validate(const Options& options) {
   if (!(options.factor >= 0 && options.factor < 1)) {
     throw Error("Factor should be < 1.0.",
-                c10::str("it is a part of the rate, 0 or more; got ", options.factor));
+                c10::str("expected a fraction of the rate, at least 0; got ", options.factor));
   }
   detail::require_at_least(kPlateau, "patience", options.patience, 0);
   detail::require_not_negative(kPlateau, "threshold", options.threshold);
   detail::require_at_least(kPlateau, "cooldown", options.cooldown, 0);
   if (options.min_lr.empty()) {
-    detail::refuse_option(kPlateau, "min_lr", "a number, or one per group", "none");
+    detail::refuse_option(kPlateau, "min_lr", "a number, or one per group", "nothing");
   }
   for (const double rate : options.min_lr.values()) {
     detail::require_not_negative(kPlateau, "min_lr", rate);

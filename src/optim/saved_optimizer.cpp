@@ -29,9 +29,9 @@ bool is_count(const json& value) {
 }
 
 [[noreturn]] void refuse_form(const std::string& expected) {
-  throw Error(ErrorDetails{.problem = "this is not the state of an optimizer",
+  throw Error(ErrorDetails{.problem = "This is not the state of an optimizer",
                            .expected = expected,
-                           .hint = "load a state made by optimizer_state_dict()"});
+                           .hint = "load a state from optimizer_state_dict()"});
 }
 
 bool is_group(const json& group) {
@@ -47,16 +47,17 @@ const OptimizerKind& require_kind(const torch::optim::Optimizer& optimizer) {
   for (const OptimizerKind* kind : optimizer_kinds()) known.push_back(kind->name());
   const std::string type = c10::demangle(typeid(optimizer).name());
   throw Error(ErrorDetails{
-      .problem = c10::str("what an optimizer of the class ", type, " has to save is not known"),
+      .problem =
+          c10::str("The state of an optimizer of class ", type, " cannot be saved or loaded"),
       .expected = "one of " + list_text(known),
       .got = type,
-      .hint = "give the class functions state_dict and load_state_dict of its own and register the "
-              "object for checkpointing by itself"});
+      .hint = "give the class its own state_dict and load_state_dict, and register the object for "
+              "checkpointing itself"});
 }
 
 GroupNames names_in_groups(const torch::optim::Optimizer& optimizer, const ParameterNames& names) {
   GroupNames result;
-  ParameterNames seen;  // an optimizer may hold a tensor twice, but a name must mean one tensor
+  ParameterNames seen;  // a tensor may occur twice, but a name must mean one tensor
   const auto& groups = optimizer.param_groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     auto& of_group = result.emplace_back();
@@ -79,15 +80,14 @@ SavedOptimizer saved_optimizer(const NamedState& state) {
   SavedOptimizer saved{.groups = &values["param_groups"], .state = &values["state"]};
   if (values["kind"].is_string()) saved.kind = find_kind(values["kind"].get<std::string>());
   if (saved.kind == nullptr) {
-    refuse_form(c10::str("the name of an optimizer of torch::optim as its kind, not ",
-                         values["kind"].dump()));
+    refuse_form(c10::str("a torch::optim optimizer as its kind, not ", values["kind"].dump()));
   }
   if (!saved.groups->is_array() || !std::ranges::all_of(*saved.groups, is_group)) {
-    refuse_form("in 'param_groups' a list of objects with the names of their 'params'");
+    refuse_form("'param_groups' to be a list of objects with the names of their 'params'");
   }
   const auto is_object = [](const json& entry) { return entry.is_object(); };
   if (!saved.state->is_object() || !std::ranges::all_of(*saved.state, is_object)) {
-    refuse_form("in 'state' an object for each parameter");
+    refuse_form("'state' to have an object for each parameter");
   }
   return saved;
 }
@@ -121,7 +121,7 @@ json value_of(const Field& field) {
 }
 
 std::optional<std::string> set_value(const Field& field, const json& value) {
-  constexpr auto kCount = "a whole number, 0 or more";
+  constexpr auto kCount = "an integer of at least 0";
   if (auto* const count = field.as<int64_t>()) {
     if (!is_count(value)) return kCount;
     *count = value.get<int64_t>();
@@ -142,7 +142,7 @@ std::optional<std::string> set_value(const Field& field, const json& value) {
     if (!value.is_null() && !is_count(value)) return c10::str(kCount, ", or null");
     *limit = value.is_null() ? std::nullopt : std::optional(value.get<int64_t>());
   } else if (auto* const text = field.as<std::optional<std::string>>()) {
-    if (!value.is_null() && !value.is_string()) return "a text or null";
+    if (!value.is_null() && !value.is_string()) return "a string or null";
     *text = value.is_null() ? std::nullopt : std::optional(value.get<std::string>());
   }
   return std::nullopt;

@@ -17,7 +17,7 @@ Watchers& watchers() {
   return *all;
 }
 
-// Called without the lock: a watcher may wait for a device.
+// The caller uses them without the lock: a watcher may wait for a device.
 std::vector<StateWatcher*> watchers_of(const torch::optim::Optimizer& optimizer) {
   const std::scoped_lock lock(watchers().mutex);
   std::vector<StateWatcher*> found;

@@ -1,7 +1,7 @@
-// Who has to be told when the state of an optimizer is read or written by saving and loading.
+// Notifies objects when saving or loading reads or writes the state of an optimizer.
 //
-// An object that keeps a part of an optimizer's state elsewhere (step counts on the device) derives
-// from StateWatcher. It is found by the address of the optimizer, which it must not outlive.
+// An object that keeps part of an optimizer's state elsewhere (step counts on the device) derives
+// from StateWatcher. It is found by the address of the optimizer, which must outlive it.
 #pragma once
 
 namespace torch::optim {

@@ -17,10 +17,10 @@
 namespace accelerant::optim::detail {
 namespace {
 
-// States that are looked up at each step to see whether they were replaced.
+// States that are looked up at each step to detect whether they were replaced.
 constexpr std::size_t kLookedUp = 4;
 
-// Parameters that are worth a thread on the host.
+// The number of parameters that justifies another host thread.
 constexpr int64_t kParametersOfAThread = 1024;
 
 bool same(const kernels::Hyper& left, const kernels::Hyper& right) {
@@ -35,10 +35,9 @@ void prefetch(const T* object) {
   }
 }
 
-// Tensors lie all over the memory, and each leads to the next thing to look at: from a parameter to
-// its gradient, to the gradient's storage and version. What is needed a little later is asked for
-// in time, one thing after the other. With thousands of small parameters this is most of what a
-// step costs the host.
+// Tensors are scattered in memory, and each leads to the next: from a parameter to its gradient, to
+// the gradient's storage and version. Prefetch what is needed a little later, one level after
+// another. With thousands of small parameters this is most of a step's cost on the host.
 void look_ahead(const std::vector<at::Tensor>& parameters, std::size_t from) {
   constexpr std::size_t kStride = 6;
   const auto parameter_after = [&](std::size_t strides) {
@@ -60,7 +59,7 @@ StepPlan::StepPlan(torch::optim::Optimizer& optimizer, const FusedStepOptions& o
 
 StepPlan::~StepPlan() = default;
 
-// Whether the parameter is as it was when the tables were built. This runs for every parameter at
+// Whether the parameter is unchanged since the tables were built. This runs for every parameter at
 // every step: it reads a few words of each tensor and nothing else.
 bool StepPlan::look_at(Seen& seen, const at::Tensor& parameter, Changes& changes) {
   const c10::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
@@ -143,7 +142,7 @@ bool StepPlan::look() {
   return true;
 }
 
-// torch::load replaces all states, so looking at a few of them is enough to notice.
+// torch::load replaces all states, so checking a few of them is enough to detect it.
 bool StepPlan::is_state_known() {
   const auto& states = optimizer_.state();
   for (std::size_t i = 0; i < std::min(kLookedUp, seen_.size()); ++i) {
@@ -158,7 +157,7 @@ bool StepPlan::is_state_known() {
 
 StepPlan::Readiness StepPlan::prepare() {
   if (built_ && !is_state_known()) reload_ = true;
-  // A graph has tables of its own.
+  // A graph has its own tables.
   if (!built_ || reload_ || capture_ != compat::current_capture(device_) || !look()) {
     const Readiness readiness = rebuild();
     if (readiness != Readiness::ready) return readiness;
@@ -182,8 +181,8 @@ void StepPlan::upload_options(bool all) {
   if (!changed) return;
   if (compat::current_capture(device_) != 0) {
     throw Error(ErrorDetails{
-        .problem = "options of an optimizer changed right before its step was captured",
-        .expected = "the learning rates of the last step before",
+        .problem = "The options of an optimizer changed right before its step was captured",
+        .expected = "the learning rates of the previous step",
         .hint = "step once, or call prepare_replay(), before the capture begins"});
   }
   groups_.upload(device_, of_graphs_);
@@ -193,7 +192,7 @@ void StepPlan::upload_options(bool all) {
 void StepPlan::upload_options(const RateChoice& choice) {
   const auto require = [](bool holds, const std::string& expected, std::size_t got) {
     if (holds) return;
-    throw Error(ErrorDetails{.problem = "A choice of learning rates does not fit the optimizer",
+    throw Error(ErrorDetails{.problem = "A choice of learning rates does not match the optimizer",
                              .expected = expected,
                              .got = c10::str(got)});
   };
@@ -201,7 +200,7 @@ void StepPlan::upload_options(const RateChoice& choice) {
   std::vector<kernels::Hyper> cases;
   for (const std::vector<double>& rates : choice.rates) {
     require(rates.size() == readers_.size(),
-            c10::str("a rate for each of ", readers_.size(), " param groups"), rates.size());
+            c10::str(readers_.size(), " rates, one per param group"), rates.size());
     for (std::size_t g = 0; g < readers_.size(); ++g) {
       cases.push_back(readers_[g].hyper());
       cases.back().lr = rates[g];
@@ -219,7 +218,7 @@ void StepPlan::prepare_replay(const RateChoice* choice) {
     upload_options(/*all=*/false);
   }
   for (auto& [parameter, slot] : slots_) settle_master(*slot);
-  // A replay counts on the device, and nobody else tells.
+  // A replay counts on the device, and nothing else reports it.
   steps_ahead_ = steps_.defined();
 }
 
@@ -232,7 +231,7 @@ void StepPlan::reserve_for_capture() {
 }
 
 std::vector<at::Tensor> StepPlan::take_memory_of_graphs() {
-  // Not for a later capture, behind which nobody may come here.
+  // A later capture must not use what is still reserved: it may not be followed by this call.
   tensors_.release_reserved();
   gradients_.release_reserved();
   blocks_.release_reserved();
@@ -252,8 +251,8 @@ void StepPlan::pack_gradients() {
   for (const Packed& packed : packed_parameters_) packed.copy.copy_(packed.parameter);
 }
 
-// A parameter that was written by others since our last step counts, where it is not just its
-// master's image.
+// If others have written the parameter since our last step, its new values count, unless they are
+// just the rounded master copy.
 void StepPlan::settle_master(Slot& slot) {
   const at::Tensor& parameter = slot.parameter;
   const int64_t version = version_of(*parameter.unsafeGetTensorImpl());
@@ -277,7 +276,8 @@ kernels::StepTables StepPlan::tables() const {
 void StepPlan::applied() {
   const at::NoGradGuard no_grad;
   for (const Packed& packed : packed_parameters_) packed.parameter.copy_(packed.copy);
-  // The kernels write memory behind autograd's back; saved tensors must not go unnoticed.
+  // The kernels write memory without autograd noticing; bump versions so that stale saved tensors
+  // are detected.
   at::parallel_for(0, std::ssize(seen_), kParametersOfAThread, [&](int64_t begin, int64_t end) {
     constexpr int64_t kStride = 8;
     const auto at_or_last = [&](int64_t index) {
@@ -285,7 +285,7 @@ void StepPlan::applied() {
     };
     for (int64_t i = begin; i < end; ++i) {
       prefetch(at_or_last(i + 2 * kStride));
-      version_of(*at_or_last(i + kStride));  // so that it is in the cache, as in look_ahead()
+      version_of(*at_or_last(i + kStride));  // prefetches it, like look_ahead()
       const Seen& seen = seen_[static_cast<std::size_t>(i)];
       if (seen.tensor >= 0) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
     }
@@ -296,7 +296,7 @@ void StepPlan::applied() {
   steps_ahead_ = true;
 }
 
-// Which parameters the graph has is not known here.
+// Which parameters the graph contains is not known here.
 void StepPlan::note_replayed() {
   for (const auto& group : optimizer_.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -322,8 +322,8 @@ void StepPlan::sync() {
     const int64_t steps = count[slot->index];
     if (state.step != nullptr) *state.step = steps;
     if (slot->fresh_momentum && steps == 0) {
-      // All steps so far were skipped: to torch's own, a buffer of zeros would mean that there was
-      // a step.
+      // All steps so far were skipped: to torch's own step, a buffer of zeros would mean that there
+      // was a step.
       states.erase(entry);
       reload_ = true;
     }
@@ -337,7 +337,7 @@ void StepPlan::reload() {
   steps_ahead_ = false;
 }
 
-// Holds the memory that the pass writes, and the places that its rows stand for.
+// Holds the memory that the pass writes, and the places that its rows refer to.
 class StepPlan::Report final : public CheckedGradients {
  public:
   Report(std::shared_ptr<const Layout> layout, at::Tensor partials)

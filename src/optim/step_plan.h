@@ -1,9 +1,9 @@
 // What a fused step works on: the parameters of an optimizer that have gradients, as tables for the
 // kernels.
 //
-// Building the tables looks at everything; then a step only looks whether something has moved.
-// Where a gradient has (they are freed and made anew in every iteration), its address alone is
-// brought to the device.
+// Building the tables inspects everything; after that, a step only checks whether something has
+// moved. If only a gradient has moved (they are freed and recreated in every iteration), only its
+// address is transferred to the device.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -33,14 +33,14 @@ class StepPlan {
 
   enum class Readiness { ready, no_gradients, impossible };
 
-  // To be called before each use of what is below. Does not wait for the device.
+  // Call it before each use of the functions below. Does not wait for the device.
   Readiness prepare();
 
   // Why it is impossible.
   const std::string& reason() const { return reason_; }
 
-  // Counts up whenever a gradient may be another one, or have other values, than at the prepare()
-  // before.
+  // Incremented whenever a gradient may be a different one, or have different values, than at the
+  // previous prepare().
   int64_t gradients_version() const { return gradients_version_; }
 
   c10::Device device() const { return device_; }
@@ -54,20 +54,20 @@ class StepPlan {
   // What the first pass leaves in the tables, for a report.
   std::shared_ptr<const CheckedGradients> checked() const;
 
-  // The second pass is queued.
+  // Call it once the second pass is queued.
   void applied();
 
-  // As of FusedStepReplay. `choice` may be null.
+  // See FusedStepReplay. `choice` may be null.
   void prepare_replay(const RateChoice* choice);
   void note_replayed();
   uint64_t fingerprint();
   void reserve_for_capture();
   std::vector<at::Tensor> take_memory_of_graphs();
 
-  // Writes the counts of the device into the optimizer's state. Waits.
+  // Copies the counts from the device to the optimizer's state. Waits for the device.
   void sync();
 
-  // All is read anew from the optimizer's state.
+  // Reads everything again from the optimizer's state.
   void reload();
 
  private:
@@ -76,15 +76,15 @@ class StepPlan {
   struct Layout;
   class Report;
 
-  // How the elements of a gradient are got.
+  // How the elements of a gradient are accessed.
   enum class Access : uint8_t {
-    contiguous,    // as they lie, and so do the parameter's
-    same_strides,  // as they lie, in the order of the parameter's
+    contiguous,    // directly; the parameter is contiguous too
+    same_strides,  // directly; in the same order as the parameter
     packed,        // through a copy
   };
 
   // A parameter in the order of the optimizer, and what was seen of it: compared at every step, so
-  // it is small.
+  // it is kept small.
   struct Seen {
     const c10::TensorImpl* parameter = nullptr;
     const c10::StorageImpl* storage = nullptr;
@@ -92,19 +92,19 @@ class StepPlan {
     int64_t numel = 0;
     uint64_t gradient_keys = 0;
     int64_t gradient_version = -1;
-    int32_t tensor = -1;  // its place in the tables; none without a gradient
+    int32_t tensor = -1;  // its index in the tables; -1 without a gradient
     Access access = Access::contiguous;
     at::ScalarType gradient_type = at::ScalarType::Undefined;
   };
 
-  // Of gradients, since the step before.
+  // Changes of gradients since the previous step.
   struct Changes {
     bool values = false;
     bool addresses = false;
   };
 
-  // A parameter that does not lie as the kernels need it, itself or its gradient, and the copy that
-  // does.
+  // A parameter that, itself or by its gradient, does not have the layout that the kernels need,
+  // and the copy that does.
   struct Packed {
     at::Tensor parameter;
     at::Tensor copy;
@@ -117,7 +117,7 @@ class StepPlan {
   Readiness rebuild();
   void upload_options(bool all);
   void upload_options(const RateChoice& choice);
-  // Why the parameter cannot be stepped by kernels; empty if it can.
+  // Why kernels cannot step the parameter; empty if they can.
   std::string reason_against(const at::Tensor& parameter, const at::Tensor& gradient) const;
   void add(std::size_t group, std::size_t index);
   Slot& slot_of(const at::Tensor& parameter, std::size_t group);
@@ -138,15 +138,16 @@ class StepPlan {
   std::string reason_;
   bool built_ = false;
   bool reload_ = true;
-  uint64_t capture_ = 0;  // that the tables were built in; 0: none
+  uint64_t capture_ = 0;  // the capture in which the tables were built; 0: none
   int64_t gradients_version_ = 0;
-  uint64_t generation_ = 0;  // of what graphs rely on
+  uint64_t generation_ = 0;  // changes when captured graphs become stale
 
-  // By parameter. Slots stay when a parameter has no gradient for a while.
+  // By parameter. A slot stays if its parameter temporarily has no gradient.
   std::unordered_map<const c10::TensorImpl*, std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> new_slots_;  // whose counts are not on the device yet
   int64_t slot_count_ = 0;
-  // int64 on the device, by slot. With room for all parameters, as graphs know the place.
+  // int64 on the device, by slot. Large enough for all parameters, because graphs refer to the
+  // memory.
   at::Tensor steps_;
   bool steps_ahead_ = false;
 
@@ -164,9 +165,9 @@ class StepPlan {
   DeviceTable<const void*> gradients_;
   DeviceTable<kernels::StepBlock> blocks_;
   DeviceTable<kernels::StepBundle> bundles_;
-  bool has_open_bundle_ = false;  // the last one has room for small blocks
+  bool has_open_bundle_ = false;  // the last bundle accepts more small blocks
   DeviceTable<kernels::Hyper> groups_;
-  bool has_chosen_rates_ = false;  // in groups_: the host does not know them
+  bool has_chosen_rates_ = false;  // in groups_; the host does not know them
   std::vector<kernels::StepSegment> segments_;
   std::vector<int64_t> costs_;
   at::Tensor partials_;

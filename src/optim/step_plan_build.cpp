@@ -29,7 +29,7 @@ bool is_known(at::ScalarType type) {
   return is_16_bit(type) || type == at::kFloat || type == at::kDouble;
 }
 
-// Strides of dimensions of one element say nothing.
+// Strides of dimensions with one element do not matter.
 bool lie_alike(const at::Tensor& left, const at::Tensor& right) {
   if (left.is_contiguous() && right.is_contiguous()) return true;
   for (int64_t d = 0; d < left.dim(); ++d) {
@@ -40,7 +40,7 @@ bool lie_alike(const at::Tensor& left, const at::Tensor& right) {
 
 bool is_plain(const at::Tensor& tensor) { return !tensor.is_neg() && !tensor.is_conj(); }
 
-// A tensor of the parameter's shape whose elements lie in the parameter's order, without gaps.
+// A tensor of the parameter's shape with contiguous elements in the parameter's order.
 at::Tensor empty_for(const at::Tensor& parameter, at::ScalarType type) {
   const auto options = parameter.options().dtype(type).requires_grad(false);
   if (parameter.is_non_overlapping_and_dense()) {
@@ -70,10 +70,10 @@ std::string StepPlan::reason_against(const at::Tensor& parameter,
     return "tensors on several devices";
   }
   if (!accelerant::detail::has_kernels(device_)) return c10::str("the device ", device_);
-  if (!gradient.sizes().equals(parameter.sizes())) return "a gradient of another shape";
+  if (!gradient.sizes().equals(parameter.sizes())) return "a gradient with a different shape";
   if (!parameter.is_non_overlapping_and_dense() &&
       at::has_internal_overlap(parameter) == at::MemOverlap::Yes) {
-    return "a parameter whose elements overlap";
+    return "a parameter with overlapping elements";
   }
   return {};
 }
@@ -94,8 +94,8 @@ StepPlan::Slot& StepPlan::slot_of(const at::Tensor& parameter, std::size_t group
   return *slot;
 }
 
-// Finds or makes the tensors that the rule needs. They are those in the optimizer's state, which
-// are replaced there if they lie in another order than the parameter, or elsewhere.
+// Finds or creates the tensors that the rule needs. They are those in the optimizer's state, and
+// are replaced there if they have a different order than the parameter, or are on another device.
 void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) {
   slot.rule = rules_[group];
   const bool with_master = options_.master_weights && is_16_bit(parameter.scalar_type());
@@ -107,7 +107,7 @@ void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) 
       !state.tensors.empty() && std::ranges::all_of(state.tensors, [&](auto* tensor) {
         return tensor->defined() && tensor->scalar_type() == state.tensors[0]->scalar_type();
       });
-  // A state in float32 beside 16-bit parameters stays what it is.
+  // A float32 state of 16-bit parameters keeps its type.
   if (all_there && !with_master && type != at::kDouble &&
       is_known(state.tensors[0]->scalar_type()) && state.tensors[0]->scalar_type() != at::kDouble) {
     type = state.tensors[0]->scalar_type();
@@ -162,7 +162,8 @@ void StepPlan::add(std::size_t group, std::size_t index) {
     (slot.master.defined() ? weight : target) = copy;
     packed_parameters_.push_back({.parameter = parameter, .copy = std::move(copy)});
   }
-  // Gradients must lie as what is updated does, which is either as the parameter or without gaps.
+  // A gradient must have the layout of what is updated, which is either that of the parameter or
+  // contiguous.
   if (is_plain(gradient) && gradient.is_non_overlapping_and_dense() &&
       lie_alike(gradient, target)) {
     const bool contiguous = gradient.is_contiguous() && target.is_contiguous();
@@ -194,7 +195,7 @@ void StepPlan::add(std::size_t group, std::size_t index) {
   tensors_.host.push_back(tensor);
 }
 
-// Tensors that one kernel serves come to lie side by side, and each is cut into blocks.
+// Groups tensors that one kernel handles side by side, and cuts each into blocks.
 void StepPlan::sort_into_segments(std::vector<Place> places) {
   const auto is_all_float32 = [](const StepTensor& tensor) {
     return tensor.weight == nullptr && tensor.parameter_kind == ScalarKind::float32 &&
@@ -251,7 +252,7 @@ void StepPlan::sort_into_segments(std::vector<Place> places) {
   layout_ = std::move(layout);
 }
 
-// The last block, with those before it if all are small and one kernel serves them.
+// Adds the last block, together with those before it if all are small and one kernel handles them.
 void StepPlan::add_to_bundles(bool is_small) {
   kernels::StepSegment& segment = segments_.back();
   if (is_small && has_open_bundle_ && segment.bundles > 0 &&
@@ -264,12 +265,12 @@ void StepPlan::add_to_bundles(bool is_small) {
   has_open_bundle_ = is_small;
 }
 
-// The counts of new slots go to the device; those of others stay there.
+// Uploads the counts of new slots; the other counts stay on the device.
 void StepPlan::bring_steps() {
   const int64_t old_count = steps_.defined() ? slot_count_ - std::ssize(new_slots_) : 0;
   if (!steps_.defined() || steps_.device() != device_ || steps_.numel() < slot_count_) {
-    const auto room = std::max<int64_t>(slot_count_, std::ssize(seen_));
-    at::Tensor steps = at::zeros({std::max<int64_t>(room, 1)},
+    const auto capacity = std::max<int64_t>(slot_count_, std::ssize(seen_));
+    at::Tensor steps = at::zeros({std::max<int64_t>(capacity, 1)},
                                  at::TensorOptions().dtype(at::kLong).device(device_));
     if (old_count > 0) steps.narrow(0, 0, old_count).copy_(steps_.narrow(0, 0, old_count));
     steps_ = std::move(steps);
@@ -286,11 +287,13 @@ void StepPlan::bring_steps() {
   new_slots_.clear();
 }
 
-// What was made in a capture would be made anew by every replay, and never if the capture fails.
+// Anything created in a capture would be created again by every replay, and never if the capture
+// fails.
 void StepPlan::refuse_in_capture(bool has_changes) const {
   if (!has_changes || compat::current_capture(device_) == 0) return;
-  throw Error(ErrorDetails{.problem = "an optimizer has other parameters, state or options than in "
-                                      "the steps before it was captured",
+  throw Error(ErrorDetails{.problem =
+                               "The parameters, state or options of an optimizer differ from "
+                               "those in the steps before it was captured",
                            .hint = "step once before the capture begins"});
 }
 
@@ -313,10 +316,10 @@ StepPlan::Readiness StepPlan::rebuild() {
   built_ = false;
   ++gradients_version_;
   auto& groups = optimizer_.param_groups();
-  const bool was_broken_off = !new_slots_.empty();  // by an exception, when there was no memory
+  const bool was_broken_off = !new_slots_.empty();  // by an exception, for example out of memory
   refuse_in_capture(reload_ || has_other_rules() || was_broken_off);
   if (has_other_rules() || was_broken_off) {
-    // Rare enough to wait: what a count means depends on the rule.
+    // Rare enough to wait: the meaning of a count depends on the rule.
     sync();
     reload_ = true;
   }
@@ -340,7 +343,7 @@ StepPlan::Readiness StepPlan::rebuild() {
   tensors_.host.clear();
   gradients_.host.clear();
 
-  // All are looked at before anything is made for one.
+  // Check all of them before creating anything for one.
   bool first = true;
   std::unordered_set<const c10::TensorImpl*> here;
   for (auto& group : groups) {
@@ -354,7 +357,7 @@ StepPlan::Readiness StepPlan::rebuild() {
       if (first) device_ = parameter.device();
       first = false;
       refuse_in_capture(!has_slot_for(parameter));
-      reason_ = is_new ? reason_against(parameter, gradient) : "a parameter that is in it twice";
+      reason_ = is_new ? reason_against(parameter, gradient) : "a parameter that occurs twice";
       if (!reason_.empty()) return Readiness::impossible;
     }
   }
@@ -368,7 +371,7 @@ StepPlan::Readiness StepPlan::rebuild() {
       places.push_back({WeakTensor(parameter.getIntrusivePtr()), g, i});
     }
   }
-  // Of parameters that the optimizer no longer has.
+  // Remove slots of parameters that the optimizer no longer has.
   std::erase_if(slots_, [&](const auto& entry) { return !here.contains(entry.first); });
 
   sort_into_segments(std::move(places));

@@ -1,4 +1,4 @@
-// What a StepPlan keeps of parameters.
+// What a StepPlan remembers about parameters.
 #pragma once
 
 #include "optim/step_plan.h"
@@ -8,12 +8,12 @@ namespace accelerant::optim::detail {
 // Counts the writes to a tensor.
 inline int64_t version_of(const c10::TensorImpl& tensor) {
   const c10::VariableVersion& counter = tensor.version_counter();
-  return counter.enabled() ? counter.current_version() : 0;  // tensors of inference mode have none
+  return counter.enabled() ? counter.current_version() : 0;  // inference tensors have none
 }
 
-// Of one parameter, as long as the optimizer has it.
+// For one parameter, as long as the optimizer has it.
 struct StepPlan::Slot {
-  at::Tensor parameter;  // held, so that the address means this one
+  at::Tensor parameter;  // held, so that its address stays unique
   c10::Storage storage;  // likewise
   int64_t index = 0;     // in the counts on the device
   int64_t first_step = 0;
@@ -21,9 +21,9 @@ struct StepPlan::Slot {
   torch::optim::OptimizerParamState* state = nullptr;
   at::Tensor states[kernels::kMostStates];
   at::Tensor master;
-  int64_t parameter_version = 0;  // after our last step; only where there is a master copy
+  int64_t parameter_version = 0;  // after our last step; only with a master copy
   bool fresh_momentum =
-      false;  // the momentum buffer was made here, for a first step that may be skipped
+      false;  // the momentum buffer was created here, for a first step that may be skipped
 };
 
 // Where a parameter is in the optimizer.
@@ -34,7 +34,7 @@ struct StepPlan::Place {
 };
 
 struct StepPlan::Layout {
-  std::vector<Place> places;  // of each tensor of the tables
+  std::vector<Place> places;  // one per tensor of the tables
   std::vector<kernels::StepBlock> blocks;
 };
 

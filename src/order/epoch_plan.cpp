@@ -6,7 +6,7 @@
 namespace accelerant::data {
 namespace {
 
-// How often each index of the order came before; nothing if none comes twice.
+// How often each index of the order occurred before; null if none repeats.
 std::shared_ptr<const std::vector<int64_t>> count_repeats(const std::vector<int64_t>& order) {
   std::unordered_map<int64_t, int64_t> seen;
   seen.reserve(order.size());

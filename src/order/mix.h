@@ -1,4 +1,4 @@
-// Hashing of counters: the source of all randomness in the data room.
+// Hashing of counters: the source of all randomness of data loading.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ constexpr uint64_t mix(uint64_t x) {
 // The distance between the counters of a SplitMix64 stream.
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
 
-// What a stream of random numbers is for; keeps streams of one seed apart.
+// What a stream of random numbers is for; keeps streams of the same seed apart.
 enum class Purpose : uint64_t { order = 1, sample = 2 };
 
-// Where a stream's counter starts. Each part is hashed before the next comes in, so that nearby
-// seeds, epochs and indices give unrelated streams.
+// Where a stream's counter starts. Each part is hashed before the next is added, so nearby seeds,
+// epochs and indices give unrelated streams.
 constexpr uint64_t first_counter(Purpose purpose, uint64_t seed, int64_t epoch, int64_t index) {
   uint64_t state = mix(seed + kGolden);
   state = mix(state ^ (static_cast<uint64_t>(purpose) * kGolden));
@@ -38,7 +38,7 @@ class Stream {
   }
 
   // One of 0, ..., n - 1 with equal probability; n > 0. Lemire's method: the high half of a
-  // product, drawn again in the rare cases that would favour some results.
+  // product, redrawn in the rare cases that would favour some results.
   constexpr uint64_t below(uint64_t n) {
     for (;;) {
       __extension__ const unsigned __int128 product = static_cast<unsigned __int128>(next()) * n;

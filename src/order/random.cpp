@@ -24,14 +24,14 @@ double Random::uniform() { return static_cast<double>((*this)() >> 11) * 0x1p-53
 double Random::uniform(double low, double high) { return low + (high - low) * uniform(); }
 
 double Random::normal(double mean, double standard_deviation) {
-  // Box and Muller. 1 - u is never 0, so the logarithm is finite.
+  // Box-Muller. 1 - u is never 0, so the logarithm is finite.
   const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform()));
   return mean + standard_deviation * (radius * std::cos(2.0 * std::numbers::pi * uniform()));
 }
 
 int64_t Random::integer(int64_t n) {
   if (n < 1) {
-    throw Error(ErrorDetails{.problem = "Random::integer has no number to choose from",
+    throw Error(ErrorDetails{.problem = "Random::integer needs a positive n",
                              .expected = "n >= 1",
                              .got = std::to_string(n)});
   }

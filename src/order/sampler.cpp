@@ -22,7 +22,7 @@ Stream order_stream(uint64_t seed, int64_t epoch) {
   return Stream(first_counter(Purpose::order, seed, epoch, 0));
 }
 
-// Fisher and Yates. Written out, because std::shuffle gives other results with other libraries.
+// Fisher-Yates. Written out, because std::shuffle differs between standard libraries.
 void shuffle(std::vector<int64_t>& values, Stream& stream) {
   for (std::size_t left = values.size(); left > 1; --left) {
     std::swap(values[left - 1], values[stream.below(left)]);
@@ -35,7 +35,7 @@ std::vector<int64_t> counting(int64_t length) {
   return values;
 }
 
-// Sums of weights that can be changed: a Fenwick tree.
+// Prefix sums of weights that can change: a Fenwick tree.
 class WeightTree {
  public:
   explicit WeightTree(const std::vector<uint64_t>& weights) : sums_(weights.size() + 1) {
@@ -50,7 +50,7 @@ class WeightTree {
 
   uint64_t total() const { return total_; }
 
-  // The first index at which the sum of weights passes `target`.
+  // The first index at which the sum of weights exceeds `target`.
   std::size_t find(uint64_t target) const {
     std::size_t place = 0;
     for (std::size_t step = top_; step > 0; step /= 2) {
@@ -126,25 +126,26 @@ WeightedSampler::WeightedSampler(const std::vector<double>& weights, int64_t num
   int64_t positive = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!std::isfinite(weights[i]) || weights[i] < 0) {
-      throw Error(ErrorDetails{.problem = "WeightedSampler got a useless weight",
-                               .expected = "finite weights that are not negative",
-                               .got = std::to_string(weights[i]) + " at " + std::to_string(i)});
+      throw Error(
+          ErrorDetails{.problem = "WeightedSampler got an invalid weight",
+                       .expected = "finite, non-negative weights",
+                       .got = std::to_string(weights[i]) + " at index " + std::to_string(i)});
     }
     sum += weights[i];
     positive += weights[i] > 0 ? 1 : 0;
   }
   if (!(sum > 0) || !std::isfinite(sum)) {
-    throw Error(ErrorDetails{.problem = "WeightedSampler cannot choose",
+    throw Error(ErrorDetails{.problem = "WeightedSampler got unusable weights",
                              .expected = "weights with a finite sum above 0",
                              .got = std::to_string(sum)});
   }
   if (!replacement && num_samples > positive) {
     throw Error(ErrorDetails{
-        .problem = "WeightedSampler cannot draw so many samples without replacement",
+        .problem = "WeightedSampler cannot draw that many samples without replacement",
         .expected = "at most " + std::to_string(positive) + ", the number of positive weights",
         .got = std::to_string(num_samples)});
   }
-  // As integers that sum up to about 2^62. A weight too small to count still counts as one.
+  // Integers that sum to about 2^62. A weight too small to count still counts as one.
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const auto scaled = static_cast<uint64_t>(std::ldexp(weights[i] / sum, 62));
     weights_[i] = weights[i] > 0 ? std::max<uint64_t>(scaled, 1) : 0;

@@ -27,13 +27,14 @@ std::string checked_path(std::string path) {
       name.size() + kLongestSuffix.size() > NAME_MAX) {
     throw Error(ErrorDetails{
         .problem = "A checkpoint cannot be saved as '" + path + "'",
-        .expected = "the path of a folder that is to be made",
+        .expected = "the path of a folder to create",
         .got = name.size() > 2 ? "a name that is too long" : "the name '" + name + "'"});
   }
   return path;
 }
 
-// By a mark in its manifest rather than by reading it: damaged ones may be replaced as well.
+// Detected by a mark in its manifest instead of by parsing it, so that damaged checkpoints can be
+// replaced too.
 bool looks_like_checkpoint(const std::string& folder) {
   constexpr std::size_t kEnough = 64 << 20;
   try {
@@ -98,7 +99,7 @@ void CheckpointFolder::abandon() const noexcept {
   try {
     remove_staging();
   } catch (const std::exception&) {
-    // It stays for the next begin(), which says why it cannot be removed.
+    // It stays for the next begin(), which reports why it cannot be removed.
   }
 }
 
@@ -108,7 +109,7 @@ void CheckpointFolder::recover() const {
   try {
     rename_path(old_, path_);
   } catch (const Error&) {
-    if (!path_exists(path_) || path_exists(old_)) throw;  // else another process did it just now
+    if (!path_exists(path_) || path_exists(old_)) throw;  // else another process has just done it
   }
   sync_folder(parent_);
   failpoint("checkpoint.recovered");
@@ -127,9 +128,9 @@ void CheckpointFolder::check_target() const {
   if (!path_exists(path_)) return;
   if (existing_ == Existing::replace) return check_replaceable();
   throw Error(ErrorDetails{.problem = "The checkpoint cannot be saved as " + path_,
-                           .expected = "a path where nothing is",
-                           .got = "one that exists",
-                           .hint = "name another one, remove what is there, or ask for it to be "
+                           .expected = "a path that does not exist",
+                           .got = "an existing path",
+                           .hint = "choose another path, remove this one, or ask for it to be "
                                    "replaced"});
 }
 
@@ -137,19 +138,19 @@ void CheckpointFolder::check_replaceable() const {
   const bool is_real_folder = is_folder(path_) && !is_link(path_);
   if (is_real_folder && (looks_like_checkpoint(path_) || entries_of(path_).empty())) return;
   throw Error(
-      ErrorDetails{.problem = "What is at " + path_ + " cannot be replaced by a checkpoint",
-                   .expected = "a checkpoint, or an empty folder",
+      ErrorDetails{.problem = path_ + " cannot be replaced by a checkpoint",
+                   .expected = "a checkpoint or an empty folder",
                    .got = is_link(path_)   ? "a symbolic link"
                           : is_real_folder ? "a folder with other files"
                                            : "a file",
-                   .hint = is_link(path_) ? "name the folder it leads to" : "name another path"});
+                   .hint = is_link(path_) ? "use the folder it points to" : "choose another path"});
 }
 
 void CheckpointFolder::check_files(const Manifest& manifest) const {
   const std::vector<std::string> problems = wrong_sizes(staging_, manifest);
   if (problems.empty()) return;
   throw Error(ErrorDetails{
-      .problem = "The checkpoint " + path_ + " is not whole",
+      .problem = "The checkpoint " + path_ + " is incomplete",
       .expected = "the files of its manifest in " + staging_,
       .got = list_text(problems),
       .hint = "all processes must write to the same file system, and only one run to this path"});
@@ -172,7 +173,7 @@ void CheckpointFolder::sync_folders(const Manifest& manifest) const {
 }
 
 void CheckpointFolder::put_in_place() const {
-  check_target();  // again: something may have come there in the meantime
+  check_target();  // again: something may have been created there meanwhile
   if (!path_exists(path_)) {
     rename_path(staging_, path_);
   } else if (!exchange_paths(staging_, path_)) {
@@ -192,7 +193,7 @@ void CheckpointFolder::replace_by_two_renames() const {
   }
 }
 
-// The Error to be told is the one that came before; the next begin() tries again.
+// The Error to report is the earlier one; the next begin() tries again.
 void CheckpointFolder::rename_back() const noexcept {
   try {
     recover();
@@ -200,7 +201,7 @@ void CheckpointFolder::rename_back() const noexcept {
   }
 }
 
-// It may be the checkpoint that was replaced, whole: it must not lose files before the disk knows
+// It may be the complete checkpoint that was replaced. It must not lose files before the disk knows
 // that the new one has its name.
 void CheckpointFolder::remove_staging() const {
   if (!path_exists(staging_)) return;
@@ -208,7 +209,7 @@ void CheckpointFolder::remove_staging() const {
   remove_tree(staging_);
 }
 
-// The save has succeeded by now. What cannot be removed is left to the next begin().
+// The save has succeeded by now. The next begin() removes whatever cannot be removed here.
 void CheckpointFolder::remove_replaced() const {
   try {
     for (const std::string& replaced : {staging_, old_}) {
@@ -219,7 +220,7 @@ void CheckpointFolder::remove_replaced() const {
 }
 
 void CheckpointFolder::discard(const std::string& folder) const {
-  remove_tree(removed_);  // of a removal that did not end
+  remove_tree(removed_);  // left by an interrupted removal
   failpoint("checkpoint.before_remove");
   rename_path(folder, removed_);
   sync_folder(parent_);

@@ -1,4 +1,4 @@
-// A checkpoint is a folder that exists whole or not at all.
+// A checkpoint is a folder that exists completely or not at all.
 //
 //   const CheckpointFolder folder("run/checkpoints/checkpoint_3");
 //   folder.begin();                                    // one process; then the others may write
@@ -7,17 +7,17 @@
 //   manifest.files["model.safetensors"] = file.finish();
 //   folder.commit(manifest);                           // one process, when all have written
 //
-// Until commit() everything lies in `<target>.tmp`, where nothing looks for a checkpoint. Every
-// file is on the disk before the manifest is, the manifest before the folder gets its name. A
-// process or a machine that dies at any point leaves the target as it was before or as it is
-// afterwards, and at most these beside it, which the next begin() removes:
+// Until commit(), everything lies in `<target>.tmp`, where nothing looks for a checkpoint. Every
+// file is on the disk before the manifest is, and the manifest before the folder gets its name. If
+// a process or machine dies at any point, the target is either as before or complete, with at most
+// these leftovers beside it, which the next begin() removes:
 //
-//   <target>.tmp          a save that did not end, or a checkpoint that was replaced
-//   <target>.old.tmp      the whole old checkpoint, moved aside while a new one gets its name
-//   <target>.removed.tmp  a checkpoint on its way out
+//   <target>.tmp          an interrupted save, or a checkpoint that was replaced
+//   <target>.old.tmp      the complete old checkpoint, moved aside for the new one
+//   <target>.removed.tmp  a checkpoint being removed
 //
-// One process at a time calls begin, commit, abandon and remove on a target, others only new_file.
-// An object holds nothing but names: every process makes its own.
+// Only one process at a time may call begin, commit, abandon and remove on a target; others may
+// call only new_file. An object holds nothing but names, so every process creates its own.
 #pragma once
 
 #include <string>
@@ -26,43 +26,43 @@
 
 namespace accelerant::checkpoint {
 
-// What to do where a checkpoint has the name already.
+// What to do if a checkpoint of that name exists.
 enum class Existing { refuse, replace };
 
 class CheckpointFolder {
  public:
-  // An Error for what cannot be the name of a new folder, like "" and "..".
+  // Throws Error for a path that cannot name a new folder, such as "" and "..".
   explicit CheckpointFolder(const std::string& target, Existing existing = Existing::refuse);
 
-  // The target, without slashes at the end.
+  // The target, without trailing slashes.
   const std::string& path() const { return path_; }
 
-  // Recovers, removes what an interrupted save left, and makes `<target>.tmp` with the folders
-  // above it. An Error if the target exists, unless a checkpoint (or an empty folder) is to be
-  // replaced: a folder of something else is never touched.
+  // Recovers, removes leftovers of an interrupted save, and creates `<target>.tmp` and its parents.
+  // Throws Error if the target exists, unless it is a checkpoint or an empty folder and may be
+  // replaced. A folder with other content is never touched.
   void begin() const;
 
-  // Where a FileWriter can make the file: in `<target>.tmp`, whose sub-folders are made as needed.
-  // Of processes and threads that write at the same time, each needs names of its own.
+  // Where a FileWriter can create the file: in `<target>.tmp`. Creates subfolders as needed.
+  // Processes and threads that write at the same time need distinct names.
   std::string new_file(const std::string& name) const;
 
-  // Gives the checkpoint its name. All files must be finished. After an Error the target is as it
-  // was before; call abandon() then. One exception: if the folder above cannot be synced at the
-  // very end, the checkpoint has its name, but might lose it when the machine crashes.
+  // Gives the checkpoint its name. All files must be finished. After an Error the target is
+  // unchanged; call abandon() then. One exception: if the parent folder cannot be synced at the
+  // very end, the checkpoint has its name, but might lose it if the machine crashes.
   void commit(const Manifest& manifest) const;
 
-  // Removes `<target>.tmp`. What cannot be removed stays for the next begin().
+  // Removes `<target>.tmp`. Anything that cannot be removed stays for the next begin().
   void abandon() const noexcept;
 
-  // Puts `<target>.old.tmp` back where the target is missing: a process died between two renames,
-  // on a disk that cannot exchange two names at once. Call it before loading, too, if no save is
-  // under way; several processes may do so at once. Removes nothing.
+  // Puts `<target>.old.tmp` back if the target is missing: a process died between two renames, on a
+  // disk that cannot exchange two names atomically. Also call it before loading if no save is in
+  // progress; several processes may do so at once. Removes nothing.
   void recover() const;
 
-  // Recovers and removes everything that stands beside the target.
+  // Recovers, and removes all leftovers beside the target.
   void clear_leftovers() const;
 
-  // Removes the checkpoint: it loses its name first, so that half of it never looks whole.
+  // Removes the checkpoint. It loses its name first, so a partial one never looks complete.
   void remove() const;
 
  private:

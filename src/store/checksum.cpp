@@ -14,7 +14,7 @@ constexpr std::size_t kDigits = 16;
 }  // namespace
 
 struct Checksum::State {
-  XXH3_state_t* xxh3 = XXH3_createState();  // aligned more strictly than `new` is
+  XXH3_state_t* xxh3 = XXH3_createState();  // needs stricter alignment than `new` gives
 };
 
 void Checksum::Free::operator()(State* state) const {

@@ -1,5 +1,5 @@
-// XXH3 with 64 bits: tells a file that was damaged from one that was not, at the speed of memory.
-// It is no protection against somebody who wants to deceive.
+// 64-bit XXH3: detects damaged files at the speed of memory. It does not protect against deliberate
+// tampering.
 //
 //   Checksum checksum;
 //   checksum.add(bytes);
@@ -25,7 +25,7 @@ class Checksum {
 
   void add(std::span<const std::byte> bytes);
 
-  // Of all bytes so far.
+  // The checksum of all bytes so far.
   std::uint64_t value() const;
 
  private:
@@ -38,7 +38,7 @@ class Checksum {
 
 std::uint64_t checksum_of(std::string_view text);
 
-// 16 digits, lower case; reading takes nothing else.
+// 16 digits, lower case; from_hex accepts nothing else.
 std::string to_hex(std::uint64_t value);
 std::optional<std::uint64_t> from_hex(std::string_view text);
 

@@ -1,4 +1,4 @@
-// What a checkpoint says about a file of it.
+// What a checkpoint records about one of its files.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@ namespace accelerant::checkpoint {
 
 struct FileRecord {
   std::uint64_t size = 0;  // bytes
-  std::uint64_t xxh3 = 0;  // XXH3 with 64 bits over all bytes
+  std::uint64_t xxh3 = 0;  // 64-bit XXH3 of all bytes
 
   bool operator==(const FileRecord&) const = default;
 };
 
-// Of a file that is there: it is read as a whole.
+// The record of an existing file; reads all of it.
 FileRecord record_of(const std::string& path);
 
 }  // namespace accelerant::checkpoint

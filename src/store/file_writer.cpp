@@ -15,7 +15,7 @@ namespace accelerant::checkpoint {
 namespace {
 
 constexpr std::size_t kBufferSize = 1 << 20;
-// Small enough for a piece to be in the cache still when it is written after it was summed up.
+// Small enough that a piece is still in the cache when it is written after its checksum.
 constexpr std::size_t kPieceSize = 1 << 20;
 
 }  // namespace
@@ -24,7 +24,7 @@ FileWriter::FileWriter(const std::string& path, SumUp sum_up)
     : path_(path),
       sum_up_(sum_up),
       file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
-  if (!file_.is_open()) throw_system_error(path_ + " cannot be made", errno);
+  if (!file_.is_open()) throw_system_error(path_ + " cannot be created", errno);
 }
 
 FileWriter::~FileWriter() = default;
@@ -57,8 +57,7 @@ std::size_t FileWriter::put_piece(std::span<const std::byte> bytes) {
   failpoint("checkpoint.write");
   const ssize_t done = ::write(file_.get(), piece.data(), piece.size());
   if (done < 0 && errno == EINTR) return 0;
-  // No system should say that it took nothing; waiting for it to change its mind could last for
-  // ever.
+  // A write of 0 bytes should never happen. Treat it as a full disk: retrying could loop forever.
   if (done <= 0) throw_system_error(path_ + " cannot be written", done < 0 ? errno : ENOSPC);
   const auto count = static_cast<std::size_t>(done);
   if (sum_up_ == SumUp::yes) checksum_.add(piece.first(count));
@@ -68,7 +67,7 @@ std::size_t FileWriter::put_piece(std::span<const std::byte> bytes) {
 
 FileRecord FileWriter::finish() {
   flush();
-  Fd file = std::move(file_);  // after a sync that failed, a second one may claim success
+  Fd file = std::move(file_);  // after a failed sync, a second one may report success
   failpoint("checkpoint.before_sync");
   if (!sync_fd(file.get())) throw_system_error(path_ + " cannot be synced", errno);
   if (!file.close()) throw_system_error(path_ + " cannot be closed", errno);

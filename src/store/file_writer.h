@@ -1,4 +1,4 @@
-// Writes one file of a checkpoint: in large pieces, with a checksum, and onto the disk.
+// Writes one file of a checkpoint: in large pieces, with a checksum, and durably.
 //
 //   FileWriter file("checkpoint_3.tmp/model.safetensors");
 //   file.write(bytes);
@@ -22,18 +22,17 @@ enum class SumUp { yes, no };
 
 class FileWriter final : public format::ByteSink {
  public:
-  // A new file; one that is there already is an Error. Without a checksum, which takes a tenth of
-  // the time, the one of its record is 0.
+  // Creates a new file; throws Error if it exists. Without a checksum, which takes a tenth of the
+  // time, the record's checksum is 0.
   explicit FileWriter(const std::string& path, SumUp sum_up = SumUp::yes);
 
-  // A file that was not finished stays as it is: it lies in a folder that does not count.
+  // An unfinished file is left as it is, in a folder that does not count.
   ~FileWriter() override;
 
-  // After an Error the file takes nothing more, nor can it be finished: it would lack what was in
-  // between.
+  // After an Error the file accepts no more bytes and cannot be finished: there would be a gap.
   void write(std::span<const std::byte> bytes) override;
 
-  // Writes what is left, waits for the disk and closes the file.
+  // Writes buffered bytes, waits for the disk and closes the file.
   FileRecord finish();
 
  private:

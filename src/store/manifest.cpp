@@ -25,21 +25,21 @@ std::string shown(const json& value) {
 
 [[noreturn]] void refuse(const std::string& source, const std::string& expected,
                          const std::string& got, const std::string& hint = "") {
-  throw Error(ErrorDetails{.problem = source + " is not the manifest of a whole checkpoint",
+  throw Error(ErrorDetails{.problem = source + " is not a valid manifest of a checkpoint",
                            .expected = expected,
                            .got = got,
                            .hint = hint});
 }
 
-// Why a name cannot be that of a file; none if it can.
+// Why a name cannot be that of a file; empty if it can.
 std::optional<std::string> fault_of_name(std::string_view name) {
   if (name.empty()) return "it is empty";
   if (name.find('\0') != std::string_view::npos) return "it has a zero byte";
-  if (name == kManifestName) return "that is the manifest itself";
+  if (name == kManifestName) return "it is the manifest's own name";
   while (true) {
     const std::size_t slash = name.find('/');
     const std::string_view part = name.substr(0, slash);
-    if (part.empty() || part == "." || part == "..") return "it may leave the folder";
+    if (part.empty() || part == "." || part == "..") return "it may lead out of the folder";
     if (slash == std::string_view::npos) return std::nullopt;
     name.remove_prefix(slash + 1);
   }
@@ -59,7 +59,7 @@ json parse_json(const std::string& text, const std::string& source) {
   }
 }
 
-// It must be an object with exactly these fields.
+// The value must be an object with exactly these fields.
 void check_fields(const json& object, std::initializer_list<const char*> names,
                   const std::string& what, const std::string& source) {
   if (!object.is_object()) refuse(source, what + " to be an object", shown(object));
@@ -80,14 +80,15 @@ void check_version(const json& whole, const std::string& source) {
   const bool is_newer = version.is_number_integer() && version > kManifestVersion;
   refuse(source, "version " + std::to_string(kManifestVersion) + " of the format",
          "version " + shown(version),
-         is_newer ? "a newer Accelerant wrote it: load it with that one" : "");
+         is_newer ? "a newer version of Accelerant wrote it; load it with that version" : "");
 }
 
 void check_checksum(json whole, const std::string& source) {
   const json noted = whole["checksum"];
   whole.erase("checksum");
   const std::string actual = to_hex(checksum_of(whole.dump()));
-  if (noted != actual) refuse(source, "the checksum " + shown(noted), actual, "it was damaged");
+  if (noted != actual)
+    refuse(source, "the checksum " + shown(noted), actual, "the file is damaged");
 }
 
 FileRecord parse_record(const json& value, const std::string& name, const std::string& source) {
@@ -118,8 +119,8 @@ void check_file_name(const std::string& name) {
   if (const auto fault = fault_of_name(name)) {
     throw Error(
         ErrorDetails{.problem = "A file of a checkpoint cannot have the name '" + name + "'",
-                     .expected = "a path in the checkpoint, as in 'custom/state.json'",
-                     .got = "a name that is refused: " + *fault});
+                     .expected = "a path inside the checkpoint, such as 'custom/state.json'",
+                     .got = "an invalid name: " + *fault});
   }
 }
 
@@ -134,7 +135,7 @@ std::string to_text(const Manifest& manifest) {
                              .expected = "names and content in UTF-8",
                              .got = error.what()});
   }
-  parse_manifest(text, "This manifest");  // never write what cannot be read
+  parse_manifest(text, "This manifest");  // never write what cannot be read back
   return text;
 }
 
@@ -144,7 +145,7 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
            std::to_string(text.size()));
   }
   json whole = parse_json(text, source);
-  check_version(whole, source);  // first: newer versions may have other fields
+  check_version(whole, source);  // first, because newer versions may have other fields
   check_fields(whole, {"checksum", "content", "files", "format", "version"}, "it", source);
   check_checksum(whole, source);
   Manifest manifest;

@@ -1,5 +1,5 @@
-// The table of contents of a checkpoint, its file manifest.json: which files belong to it, with
-// their sizes and checksums, and what the trainer wants to know before it reads them.
+// The table of contents of a checkpoint, manifest.json: its files, with their sizes and checksums,
+// and what the trainer needs to know before reading them.
 //
 //   Manifest manifest;
 //   manifest.files["model.safetensors"] = writer.finish();
@@ -9,9 +9,8 @@
 //   {"checksum": "…", "content": {…}, "files": {"model.safetensors": {"size": 12, "xxh3": "…"}},
 //    "format": "accelerant-checkpoint", "version": 1}
 //
-// `checksum` is the XXH3 of the rest, written by nlohmann-json without spaces and line breaks: a
-// manifest that was damaged is told from a good one, while one that was only laid out anew stays
-// good.
+// `checksum` is the XXH3 of the rest, as nlohmann-json prints it without spaces and line breaks.
+// Damage is detected, while a manifest that was only reformatted stays valid.
 #pragma once
 
 #include <map>
@@ -27,28 +26,28 @@ inline constexpr const char* kManifestFormat = "accelerant-checkpoint";
 inline constexpr int kManifestVersion = 1;
 
 struct Manifest {
-  // By name: the path in the checkpoint, with "/" between its parts.
+  // By name: the path inside the checkpoint, with "/" as separator.
   std::map<std::string, FileRecord> files = {};
 
-  // Whatever the trainer wants: world size, versions, step. Always an object.
+  // Any data of the trainer: world size, versions, step. Always an object.
   nlohmann::json content = nlohmann::json::object();
 
   bool operator==(const Manifest&) const = default;
 };
 
-// An Error unless the name stays in the folder and is not that of the manifest itself: "a",
-// "custom/a", but not "", "/a", "../a", "a//b", "a/./b", "a/../../b".
+// Throws Error unless the name stays in the folder and is not the manifest's own: "a" and
+// "custom/a" are fine, but not "", "/a", "../a", "a//b", "a/./b" or "a/../../b".
 void check_file_name(const std::string& name);
 
-// What to_text accepts, parse_manifest accepts too. Errors: a name as above, content that is not
-// UTF-8 or too much of it.
+// parse_manifest accepts everything that to_text accepts. Throws Error for invalid names (see
+// above), and for content that is not UTF-8 or too large.
 std::string to_text(const Manifest& manifest);
 
-// Everything that is not as to_text writes it is an Error, which names `source`. A newer version is
-// told as such.
+// Throws Error, naming `source`, for anything that to_text would not write. The message says so if
+// the version is newer.
 Manifest parse_manifest(const std::string& text, const std::string& source = kManifestName);
 
-// Of the checkpoint in this folder. At most 16 MiB are read.
+// The manifest of the checkpoint in this folder. Reads at most 16 MiB.
 Manifest read_manifest(const std::string& folder);
 
 }  // namespace accelerant::checkpoint

@@ -11,7 +11,7 @@
 namespace accelerant::checkpoint {
 namespace {
 
-// What an index names for the file, and it alone.
+// The names that an index lists for this file.
 std::vector<std::string> stored_names(const WeightFile& file) {
   std::vector<std::string> names;
   for (const WeightTensor& tensor : file.tensors()) names.push_back(tensor.name);
@@ -29,7 +29,7 @@ void require_as_indexed(const WeightFile& file, std::set<std::string> expected,
   }
   for (const std::string& name : expected) faults += "\n  only in the index: " + name;
   if (faults.empty()) return;
-  throw Error(file.path() + " is not what " + index + " says:" + faults +
+  throw Error(file.path() + " does not match " + index + ":" + faults +
               "\n  Download or save the model again.");
 }
 
@@ -54,7 +54,7 @@ WeightFiles open_indexed(const std::string& index_path, const std::string& folde
     if (!path) {
       throw Error(
           ErrorDetails{.problem = "A file of the model is missing",
-                       .expected = join_path(folder, name) + ", which " + index_path + " names",
+                       .expected = join_path(folder, name) + ", which " + index_path + " lists",
                        .hint = "download or save the model again"});
     }
     files.push_back(open_weights_of_model(*path));
@@ -68,7 +68,7 @@ WeightFiles open_indexed(const std::string& index_path, const std::string& folde
 WeightFiles open_model(const std::string& path) {
   if (!path_exists(path)) {
     throw Error(ErrorDetails{.problem = "There is no model at " + path,
-                             .expected = "a file, an index, or a folder with one of them"});
+                             .expected = "a file, an index, or a folder that contains one"});
   }
   const std::string folder = is_folder(path) ? path : folder_of(path);
   const std::string name = is_folder(path) ? main_model_file(path) : name_of(path);
@@ -85,7 +85,7 @@ TensorsByName::TensorsByName(const WeightFiles& files) : files_(files) {
       places_.emplace(tensor.name, Place{file.get(), &tensor, tensor.name});
     }
   }
-  // A name that is stored somewhere is not an alias of another file.
+  // A name that is stored in one file is not an alias of a tensor in another.
   for (const auto& file : files_) {
     for (const auto& [alias, kept] : file->aliases()) {
       Place place = places_.at(kept);

@@ -1,4 +1,4 @@
-// The files of a saved model, found by a path: one file, an index, or a folder that holds either.
+// Finds the files of a saved model by path: one file, an index, or a folder that holds either.
 // Without torch.
 //
 //   for (const auto& file : open_model("llama")) {
@@ -18,27 +18,27 @@ namespace accelerant::checkpoint {
 
 using WeightFiles = std::vector<std::unique_ptr<WeightFile>>;
 
-// Opens all files and checks that they are what the index says. Of a folder in which a new model
-// was complete before a crash, the files of that one (model_folder.h). Throws Error for what is no
-// model.
+// Opens all files and checks that they match the index. If a folder holds a new model that was
+// complete before a crash, opens the files of that one (see model_folder.h). Throws Error if the
+// path is not a model.
 WeightFiles open_model(const std::string& path);
 
 // A tensor, and the file that holds it.
 struct Place {
   const WeightFile* file = nullptr;
   const WeightTensor* tensor = nullptr;
-  std::string stored_name = {};  // under which it was found in the file
+  std::string stored_name = {};  // its name in the file
 };
 
-// Finds the tensors of a model, whose files must stay.
+// Finds the tensors of a model. The files must outlive this object.
 class TensorsByName {
  public:
   explicit TensorsByName(const WeightFiles& files);
 
-  // The tensor of that name, or the one that has it as another name.
+  // The tensor with that name or that alias.
   std::optional<Place> find(const std::string& name) const;
 
-  // All names that are stored, file by file in the order in which reading is fastest.
+  // All stored names, file by file, in the order in which reading is fastest.
   std::vector<std::string> names() const;
 
  private:

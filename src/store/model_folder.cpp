@@ -10,6 +10,7 @@
 #include "accelerant/core/failpoint.h"
 #include "accelerant/core/log.h"
 #include "core/files.h"
+#include "core/texts.h"
 #include "store/file_writer.h"
 
 namespace accelerant::checkpoint {
@@ -25,7 +26,7 @@ void mark_complete(const std::string& folder, const std::vector<std::string>& fi
   const std::string saving = saving_in(folder);
   sync_folder(saving);
   failpoint("model.before_complete");
-  // A list that is not whole yet must not be found under the name that counts.
+  // An incomplete list must not be found under the name that counts.
   const std::string list = nlohmann::json(files).dump();
   const std::string unnamed = join_path(saving, "complete.tmp");
   FileWriter writer(unnamed);
@@ -41,7 +42,7 @@ void put_in_place(const std::string& folder, const std::vector<std::string>& fil
   const std::string saving = saving_in(folder);
   for (const std::string& file : files) {
     const std::string from = join_path(saving, file);
-    if (!path_exists(from)) continue;  // moved before a crash
+    if (!path_exists(from)) continue;  // already moved before a crash
     failpoint("model.before_move");
     rename_path(from, join_path(folder, file));
   }
@@ -93,7 +94,7 @@ void abandon_model(const std::string& folder) {
   try {
     remove_tree(saving_in(folder));
   } catch (const std::exception& error) {
-    log(LogLevel::warning, std::string("What was left of a save stays: ") + error.what());
+    log(LogLevel::warning, std::string("Cannot remove the leftovers of a save: ") + error.what());
   }
 }
 
@@ -110,8 +111,8 @@ std::optional<std::vector<std::string>> waiting_files(const std::string& folder)
   }
   for (const std::string& file : files) {
     if (is_model_file(file)) continue;
-    throw Error(ErrorDetails{.problem = list + " cannot be used",
-                             .expected = "names of files of a model",
+    throw Error(ErrorDetails{.problem = list + " is invalid",
+                             .expected = "names of model files",
                              .got = "'" + file + "'"});
   }
   return files;
@@ -119,7 +120,7 @@ std::optional<std::vector<std::string>> waiting_files(const std::string& folder)
 
 std::optional<std::string> find_model_file(const std::string& folder, const std::string& name) {
   if (const auto waiting = waiting_files(folder)) {
-    // Those that are not in the list are of the model before.
+    // Model files that are not on the list belong to the previous model.
     if (is_model_file(name) && std::ranges::find(*waiting, name) == waiting->end()) {
       return std::nullopt;
     }
@@ -144,11 +145,11 @@ std::string main_model_file(const std::string& folder) {
   if (indices.size() == 1) return indices.front();
   if (indices.empty() && files.size() == 1) return files.front();
   throw Error(ErrorDetails{
-      .problem = "No model is found in " + folder,
+      .problem = "No model found in " + folder,
       .expected = "model.safetensors, pytorch_model.bin, or the index of one of them",
-      .got = std::to_string(indices.size()) + " indices and " + std::to_string(files.size()) +
-             " safetensors files of other names",
-      .hint = indices.size() + files.size() > 1 ? "name the file instead of the folder" : ""});
+      .got = (indices.size() == 1 ? "1 index" : std::to_string(indices.size()) + " indices") +
+             " and " + counted(files.size(), "safetensors file") + " with other names",
+      .hint = indices.size() + files.size() > 1 ? "pass the file instead of the folder" : ""});
 }
 
 }  // namespace accelerant::checkpoint

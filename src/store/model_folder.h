@@ -1,11 +1,12 @@
-// The folder of a saved model. Its files have fixed names, so a new model cannot be put in place at
-// once when it has several; what makes it whole or not at all is a folder in it:
+// The folder of a saved model. Its files have fixed names, so a new model of several files cannot
+// be put in place atomically. A folder inside it makes the save all-or-nothing:
 //
-//   model.saving.tmp/     the new files while they are written; when all are on the disk,
-//   model.saving.tmp/complete    lists them, and from then on they count: files are taken from here first.
+//   model.saving.tmp/          holds the new files while they are written.
+//   model.saving.tmp/complete  lists them once all are on the disk. From then on they count:
+//                              readers look here first.
 //
-// Then they are moved to their places one by one. Who finds a folder that is complete, after a
-// crash, goes on moving.
+// Then the files are moved into place one by one. Whoever finds a complete folder after a crash
+// finishes the move.
 #pragma once
 
 #include <optional>
@@ -14,28 +15,30 @@
 
 namespace accelerant::checkpoint {
 
-// Makes the folder ready for a new model and returns where its files are to be written. A complete
-// model that waits there is put in place first; an incomplete one is removed.
+// Prepares the folder for a new model and returns where to write its files. First puts a complete
+// model that waits there in place, or removes an incomplete one.
 std::string begin_model(const std::string& folder);
 
-// All `files` (names) are written and synced: from now on they are the model. Puts them in place,
-// in their order, and removes the files of the model before that the new one does not have.
+// Call this once all `files` (names) are written and synced: from now on they are the model. Puts
+// them in place, in their order, and removes files of the previous model that the new one does not
+// have.
 void commit_model(const std::string& folder, const std::vector<std::string>& files);
 
-// Removes what was written; nothing has changed. Does not throw.
+// Removes what was written; the previous model is unchanged. Does not throw.
 void abandon_model(const std::string& folder);
 
-// The files that make up a model that is complete, but not all in place; none as a rule.
+// The files of a complete model that are not all in place yet; usually empty.
 std::optional<std::vector<std::string>> waiting_files(const std::string& folder);
 
-// Whether a model, saved here or by Hugging Face's libraries, has files of that name.
+// Whether models saved here or by Hugging Face's libraries have files of that name.
 bool is_model_file(const std::string& name);
 
-// Where a file of the model is, if it is anywhere.
+// Where a file of the model is; empty if it does not exist.
 std::optional<std::string> find_model_file(const std::string& folder, const std::string& name);
 
-// The name of the file to read first in a folder: one with all weights, or an index. Safetensors go
-// first, as they need no trust. An Error where there is no model, or more than one of other names.
+// The name of the file to read first in a folder: one with all weights, or an index. Prefers
+// safetensors, which need no trust. Throws Error if there is no model, or if several files with
+// other names could be it.
 std::string main_model_file(const std::string& folder);
 
 }  // namespace accelerant::checkpoint

@@ -10,12 +10,12 @@
 namespace accelerant::checkpoint {
 namespace {
 
-// Large enough for the cost of a call to vanish; as many as let threads end at the same time.
-// Mapping pieces of 1 MiB takes 16 threads three times as long as pieces of 2 MiB.
+// Large enough to hide the cost of a call; numerous enough that threads finish at the same time.
+// With 16 threads, mapping pieces of 1 MiB takes three times as long as pieces of 2 MiB.
 constexpr std::size_t kLeastPiece = 2 << 20;
 constexpr std::size_t kMostPiece = 8 << 20;
 
-// A thread takes some 30 us to start, in which one core copies about 300 kB.
+// A thread takes about 30 us to start, in which one core copies about 300 kB.
 constexpr std::size_t kLeastPerThread = 2 << 20;
 
 std::size_t bytes_of(const std::vector<TensorRead>& reads) {
@@ -59,7 +59,7 @@ int useful_threads(const std::vector<TensorRead>& reads, int most) {
   return useful > 1 && !have_overlap(reads) ? useful : 1;
 }
 
-// The pieces are handed out one by one, so a thread that is held up keeps no one waiting.
+// Hands out the pieces one by one, so a slow thread does not delay the others.
 class Crew {
  public:
   explicit Crew(const std::vector<TensorRead>& pieces) : pieces_(pieces) {}
@@ -101,7 +101,7 @@ void read_all(const std::vector<TensorRead>& reads, int threads) {
         others.emplace_back([&crew] { crew.work(); });
       }
     } catch (const std::system_error&) {
-      // Those that could be started are enough.
+      // Continue with the threads that could be started.
     }
     crew.work();
   }

@@ -1,4 +1,4 @@
-// Reads many parts of files by several threads. Without torch.
+// Reads many parts of files with several threads. Without torch.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ struct TensorRead {
   std::span<std::byte> target = {};
 };
 
-// Does all of them, by at most so many threads, the caller's included. Where targets overlap, the
-// last one counts. After an Error, which is thrown once all threads have ended, any part of the
-// targets may be filled.
+// Performs all reads with at most `threads` threads, including the caller's. If targets overlap,
+// the last read wins. Errors are thrown once all threads have ended; any part of the targets may be
+// filled then.
 void read_all(const std::vector<TensorRead>& reads, int threads);
 
 }  // namespace accelerant::checkpoint

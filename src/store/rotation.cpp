@@ -19,9 +19,9 @@ namespace accelerant::checkpoint {
 namespace {
 
 constexpr std::string_view kPrefix = "checkpoint_";
-constexpr std::size_t kMostDigits = 18;  // fit 64 bits, and one can be added
+constexpr std::size_t kMostDigits = 18;  // fit 64 bits, with one to spare for the next number
 
-// Of exactly checkpoint_<digits>.
+// The number in exactly checkpoint_<digits>.
 std::optional<std::int64_t> number_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
@@ -32,8 +32,7 @@ std::optional<std::int64_t> number_of(std::string_view name) {
   return number;
 }
 
-// The name of the checkpoint beside which something was left; none if `name` is not that of a
-// leftover.
+// The name of the checkpoint that a leftover belongs to; empty if `name` is not that of a leftover.
 std::optional<std::string> owner_of_leftover(std::string_view name) {
   for (const std::string_view suffix : {".old.tmp", ".removed.tmp", ".tmp"}) {
     if (!name.ends_with(suffix)) continue;
@@ -47,7 +46,7 @@ std::vector<std::string> entries_if_any(const std::string& folder) {
   return is_folder(folder) ? entries_of(folder) : std::vector<std::string>();
 }
 
-// Everything with such a name, by number.
+// All entries with such a name, by number.
 std::vector<NumberedCheckpoint> list_numbered(const std::string& folder) {
   std::vector<NumberedCheckpoint> found;
   for (const std::string& name : entries_if_any(folder)) {
@@ -126,8 +125,8 @@ FoundCheckpoint find_newest_valid(const std::string& folder,
     refused += "\n" + text;
   }
   throw Error(ErrorDetails{
-      .problem = "There is no checkpoint in " + folder + " that can be used",
-      .expected = "a folder checkpoint_<number> whose files have the sizes and checksums of its "
+      .problem = "No usable checkpoint in " + folder,
+      .expected = "a folder checkpoint_<number> whose files match the sizes and checksums in its "
                   "manifest",
       .got = refused.empty() ? "none" : "only" + refused});
 }

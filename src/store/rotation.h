@@ -1,16 +1,16 @@
-// The numbered checkpoints of a run: `<project>/checkpoints/checkpoint_0`, `checkpoint_1`, and so
+// The numbered checkpoints of a run: `<project>/checkpoints/checkpoint_0`, `checkpoint_1` and so
 // on.
 //
 //   const std::string folder = checkpoints_folder(project);
 //   clean_leftovers(folder);                                      // when the run starts
-//   const FoundCheckpoint last = find_newest_valid(folder, warn);  // to go on
+//   const FoundCheckpoint last = find_newest_valid(folder, warn);  // to resume
 //   …
 //   const CheckpointFolder next(checkpoint_path(folder, next_number(folder)));
 //   next.begin(); …; next.commit(manifest);
 //   prune(folder, 3);                                             // when the new one is safe
 //
-// What has another name, like `best` or `checkpoint_3_copy`, is never looked at. Of several
-// processes, one calls what changes the folder.
+// Entries with other names, such as `best` or `checkpoint_3_copy`, are ignored. With several
+// processes, only one may call the functions that change the folder.
 #pragma once
 
 #include <cstdint>
@@ -41,25 +41,24 @@ std::string checkpoints_folder(const std::string& project);
 // `<folder>/checkpoint_<number>`.
 std::string checkpoint_path(const std::string& folder, std::int64_t number);
 
-// The complete ones, that is folders with a manifest, by number. None where the folder is missing.
-// The files are not looked at.
+// The complete checkpoints, that is, folders with a manifest, by number. Empty if the folder is
+// missing. Does not check the files.
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& folder);
 
-// One above the highest number that anything in the folder has, complete or not; 0 where there is
-// none.
+// One above the highest number of anything in the folder, complete or not; 0 if there is none.
 std::int64_t next_number(const std::string& folder);
 
-// Ends what an interrupted save, replacement or removal left (see checkpoint_folder.h). Returns the
-// names that are gone now. Only for the run that saves here: a save under way would lose its files.
+// Cleans up after an interrupted save, replacement or removal (see checkpoint_folder.h). Returns
+// the removed names. Only for the run that saves here: a save in progress would lose its files.
 std::vector<std::string> clean_leftovers(const std::string& folder);
 
-// Removes the oldest until `keep` complete ones are left; the newest always stays. Returns the
-// paths of those that were removed.
+// Removes the oldest complete checkpoints until `keep` are left; the newest always stays. Returns
+// the removed paths.
 std::vector<std::string> prune(const std::string& folder, std::int64_t keep);
 
-// The newest whose manifest and checksums are right, after a look at every byte of it. `report` is
-// called with a text for each newer one that was refused: its path and all that is wrong with it.
-// Where none is left, an Error lists them all. An empty `report` is fine.
+// The newest checkpoint whose manifest and checksums are correct; reads every byte of it. Calls
+// `report`, unless it is empty, for each newer one that was rejected, with its path and everything
+// that is wrong with it. If none is valid, throws an Error that lists them all.
 FoundCheckpoint find_newest_valid(const std::string& folder,
                                   const std::function<void(const std::string&)>& report);
 

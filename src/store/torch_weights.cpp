@@ -1,4 +1,4 @@
-// Files of Python's torch.save, and modules of torch::save and TorchScript, as weights.
+// Weights from files of Python's torch.save, and from modules of torch::save and TorchScript.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "core/texts.h"
 #include "format/plain_tensor.h"
 #include "format/torch_archive.h"
 #include "store/weight_file.h"
@@ -38,11 +39,11 @@ json to_json(const PlainValue& value) {
   if (const auto* dtype = std::get_if<format::PlainDtype>(&value.content())) return dtype->name;
   if (const auto* device = std::get_if<format::PlainDevice>(&value.content())) return device->name;
   if (const auto* bytes = std::get_if<format::PlainBytes>(&value.content())) {
-    return std::to_string(bytes->bytes.size()) + " bytes";
+    return counted(bytes->bytes.size(), "byte");
   }
   if (const auto* real = std::get_if<double>(&value.content())) {
     if (std::isfinite(*real)) return *real;
-    return std::isnan(*real) ? "NaN" : *real > 0 ? "Infinity" : "-Infinity";  // JSON has none
+    return std::isnan(*real) ? "NaN" : *real > 0 ? "Infinity" : "-Infinity";  // JSON lacks these
   }
   return nullptr;
 }
@@ -53,7 +54,7 @@ std::string text_of(const json& value) {
 
 class TorchWeights final : public WeightFile {
  public:
-  // Of Python's torch.save: a state dict, or anything else.
+  // From Python's torch.save: a state dict, or anything else.
   static std::unique_ptr<WeightFile> of_python(const std::string& path) {
     std::unique_ptr<TorchWeights> file(new TorchWeights(path));
     const PlainValue content = format::read_torch_archive(path);
@@ -67,7 +68,7 @@ class TorchWeights final : public WeightFile {
     return file;
   }
 
-  // Of torch::save in C++, or of TorchScript: the tensors of a module and of those in it.
+  // From C++'s torch::save, or from TorchScript: the tensors of a module and its submodules.
   static std::unique_ptr<WeightFile> of_module(const std::string& path) {
     std::unique_ptr<TorchWeights> file(new TorchWeights(path));
     format::PlainDict state;
@@ -108,7 +109,7 @@ class TorchWeights final : public WeightFile {
   static void add_module(const PlainValue& module, const std::string& prefix,
                          format::PlainDict& state) {
     if (module.kind() == PlainValue::Kind::tensor) state.items.push_back({prefix, module});
-    // Other attributes, as whether it was training, are no weights.
+    // Other attributes, such as whether it was training, are not weights.
     if (module.kind() != PlainValue::Kind::dict) return;
     for (const PlainItem& item : module.as_dict().items) {
       if (item.key.kind() == PlainValue::Kind::string) {
@@ -122,11 +123,11 @@ class TorchWeights final : public WeightFile {
     std::vector<std::byte> bytes = {};
   };
 
-  // The last one is kept, as it is read in pieces.
+  // Keeps the last one, as it is read in pieces.
   std::shared_ptr<const Rows> gathered(const WeightTensor& tensor) const {
     const std::lock_guard lock(mutex_);
     if (!last_ || last_->number != tensor.number) {
-      last_.reset();  // before the next one takes memory
+      last_.reset();  // before allocating the next one
       const auto rows = std::make_shared<Rows>();
       rows->number = tensor.number;
       view(tensor, rows->bytes);
@@ -135,7 +136,7 @@ class TorchWeights final : public WeightFile {
     return last_;
   }
 
-  // What is not of a state dict; empty for one.
+  // What is not part of a state dict; empty if nothing.
   static std::string beside_tensors(const PlainValue& content) {
     const auto text = [](const PlainValue& value, const std::string& where) {
       return "a Python " + std::string(format::name_of(value.kind())) + where;
@@ -161,7 +162,7 @@ class TorchWeights final : public WeightFile {
     contents_.push_back(tensor);
   }
 
-  // Names of the same tensor become aliases of the alphabetically first, as in Python's
+  // Names of the same tensor become aliases of the alphabetically first name, as in Python's
   // safetensors.
   void add_state(const format::PlainDict& state) {
     using View =
@@ -188,7 +189,7 @@ class TorchWeights final : public WeightFile {
     }
   }
 
-  // Everything below `value`, by its path: "param_groups.0.lr".
+  // Adds everything below `value` by its path: "param_groups.0.lr".
   void add(const std::string& path, const PlainValue& value) {
     const auto add_items = [&](const std::vector<PlainValue>& items) {
       if (std::ranges::none_of(items, is_nested)) {

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "core/files.h"
+#include "core/texts.h"
 #include "store/checksum.h"
 
 namespace accelerant::checkpoint {
@@ -14,8 +15,7 @@ std::optional<std::string> wrong_size(const std::string& folder, const std::stri
   const auto size = size_of_file(path);
   if (!size) return name + (path_exists(path) ? " is not a file" : " is missing");
   if (*size == record.size) return std::nullopt;
-  return name + " has " + std::to_string(*size) + " bytes instead of " +
-         std::to_string(record.size);
+  return name + " has " + counted(*size, "byte") + " instead of " + std::to_string(record.size);
 }
 
 std::optional<std::string> wrong_checksum(const std::string& folder, const std::string& name,
@@ -23,10 +23,10 @@ std::optional<std::string> wrong_checksum(const std::string& folder, const std::
   try {
     const FileRecord found = record_of(join_path(folder, name));
     if (found == record) return std::nullopt;
-    return name + " was damaged: its checksum is " + to_hex(found.xxh3) + " instead of " +
+    return name + " is damaged: its checksum is " + to_hex(found.xxh3) + " instead of " +
            to_hex(record.xxh3);
   } catch (const std::exception& error) {
-    return error.what();  // a disk that fails, or a file that may not be read
+    return error.what();  // a failing disk, or a file without read permission
   }
 }
 
@@ -47,7 +47,7 @@ void note_unexpected(const std::string& folder, Verification& found) {
   try {
     note_unexpected_in(folder, "", found);
   } catch (const std::exception& error) {
-    found.notes.push_back(error.what());  // a folder that may not be read, and need not be
+    found.notes.push_back(error.what());  // an unreadable folder that is not needed
   }
 }
 

@@ -1,4 +1,4 @@
-// Whether a checkpoint is what it was when it was written.
+// Checks whether a checkpoint is still as it was written.
 //
 //   const Verification found = verify("checkpoints/checkpoint_3", Check::checksums);
 //   for (const std::string& problem : found.problems) log::warn(problem);
@@ -13,27 +13,27 @@
 namespace accelerant::checkpoint {
 
 enum class Check {
-  sizes,      // the files are there and have the right sizes: costs nothing
-  checksums,  // and every byte of them is right: reads them all
+  sizes,      // all files exist with the right sizes: takes no time
+  checksums,  // also compares checksums: reads every byte
 };
 
 struct Verification {
   Manifest manifest = {};                  // empty if it cannot be read
-  std::vector<std::string> problems = {};  // in any of these cases the checkpoint cannot be used
-  std::vector<std::string> notes = {};     // files that are there and not in the manifest
+  std::vector<std::string> problems = {};  // any problem makes the checkpoint unusable
+  std::vector<std::string> notes = {};     // files that are not in the manifest
 
   bool is_valid() const { return problems.empty(); }
 };
 
-// Never throws because of what is in the folder. Symbolic links are followed: only the bytes count.
+// Never throws because of the folder's content. Symbolic links are followed: only the bytes count.
 Verification verify(const std::string& folder, Check check);
 
-// What is wrong with one file of the manifest; nothing as a rule. Never throws because of what is
-// in the folder.
+// What is wrong with one file of the manifest; usually empty. Never throws because of the folder's
+// content.
 std::optional<std::string> problem_of_file(const std::string& folder, const std::string& name,
                                            const FileRecord& record, Check check);
 
-// The files that are missing or have other sizes, a text for each.
+// The files that are missing or have the wrong size, one text for each.
 std::vector<std::string> wrong_sizes(const std::string& folder, const Manifest& manifest);
 
 }  // namespace accelerant::checkpoint

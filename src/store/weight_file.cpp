@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::uint64_t kPiece = 4 << 20;
 
-// Whether a file of another name may be one of safetensors all the same: behind eight bytes its
-// header begins.
+// Whether a file with another name may still be a safetensors file: its header begins after eight
+// bytes.
 bool begins_like_safetensors(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::array<char, 9> beginning = {};
@@ -25,7 +25,7 @@ class SafetensorsWeights final : public WeightFile {
  public:
   explicit SafetensorsWeights(const std::string& path)
       : WeightFile(path),
-        // Read rather than mapped: bytes go straight to where they belong, and a file that shrinks
+        // Read instead of mapped: bytes go straight to their destination, and a file that shrinks
         // is an Error.
         file_(format::SafetensorsFile::open(path, {.access = format::FileAccess::read})) {
     tensors_.reserve(file_.tensors().size());
@@ -38,7 +38,7 @@ class SafetensorsWeights final : public WeightFile {
                           .number = tensors_.size()});
     }
     for (const auto& [key, value] : file_.metadata()) {
-      // As Python's safetensors writes them, beside free text.
+      // Python's safetensors writes aliases into the metadata, beside free text.
       const bool is_alias =
           key != "format" && file_.find(key) == nullptr && file_.find(value) != nullptr;
       if (is_alias) {
@@ -94,7 +94,7 @@ std::unique_ptr<WeightFile> open_weight_file(const std::string& path) {
   const bool says_torch = path.ends_with(".bin") || path.ends_with(".pt") || path.ends_with(".pth");
   const bool is_torch = format::kind_of_archive(path) != format::ArchiveKind::not_an_archive;
   if (is_torch || (says_torch && !begins_like_safetensors(path))) return open_torch_file(path);
-  return std::make_unique<SafetensorsWeights>(path);  // or what is wrong with it
+  return std::make_unique<SafetensorsWeights>(path);  // or throws what is wrong with it
 }
 
 }  // namespace accelerant::checkpoint

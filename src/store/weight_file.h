@@ -1,4 +1,4 @@
-// One file that holds tensors, whatever its format, read without torch.
+// One file that holds tensors, in any supported format, read without torch.
 //
 //   const auto file = open_weight_file("model.safetensors");
 //   for (const WeightTensor& tensor : file->tensors()) file->for_each_piece(tensor, use);
@@ -23,10 +23,10 @@ namespace accelerant::checkpoint {
 struct WeightTensor {
   std::string name = {};
   std::string dtype = {};                  // as the file spells it
-  std::optional<format::DType> type = {};  // none: one that safetensors lacks
+  std::optional<format::DType> type = {};  // empty: not a type of safetensors
   std::vector<std::int64_t> shape = {};
   std::uint64_t bytes = 0;  // of its elements
-  std::size_t number = 0;   // of the tensor in its file
+  std::size_t number = 0;   // index of the tensor in its file
 
   std::uint64_t elements() const;
 };
@@ -42,45 +42,44 @@ class WeightFile {
   // In the order in which reading them is fastest.
   const std::vector<WeightTensor>& tensors() const { return tensors_; }
 
-  // Other names of tensors: not in tensors() -> in tensors().
+  // Aliases of tensors: a name not in tensors() -> a name in tensors().
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
-  // Whether an index names aliases too. A safetensors file only has them in its metadata.
+  // Whether an index lists aliases too. Safetensors files have them only in their metadata.
   virtual bool stores_aliases() const = 0;
 
-  // Free text of the file, without what tells of aliases.
+  // Free text of the file, without entries for aliases.
   const format::Metadata& metadata() const { return metadata_; }
 
-  // Numbers and texts beside the tensors, of a torch file: path -> JSON text.
+  // Numbers and texts beside the tensors in a torch file: path -> JSON text.
   const std::vector<std::pair<std::string, std::string>>& values() const { return values_; }
 
-  // Python's attributes of a state dict, of a torch file: the versions of modules.
+  // Python attributes of a state dict in a torch file: the versions of modules.
   const std::vector<format::PlainItem>& attributes() const { return attributes_; }
 
-  // Whether it is a model's: a name for each tensor and nothing else.
+  // Whether this is a model's file: a name for each tensor and nothing else.
   bool is_weights() const { return other_content_.empty(); }
 
-  // What makes it something else: "a Python list under the name 'x'".
+  // What else the file contains: "a Python list under the name 'x'".
   const std::string& other_content() const { return other_content_; }
 
   // "safetensors" or "torch".
   virtual const char* format() const = 0;
 
-  // Copies the bytes of a tensor, in row-major order, from `offset` on, as many as `target` has.
-  // Any number of threads may call it.
+  // Copies as many bytes of a tensor as `target` has, in row-major order, starting at `offset`.
+  // Thread-safe.
   virtual void read(const WeightTensor& tensor, std::uint64_t offset,
                     std::span<std::byte> target) const = 0;
 
-  // Calls `use` with the bytes of a tensor, in row-major order, piece by piece. A piece holds whole
-  // elements.
+  // Calls `use` with the bytes of a tensor, in row-major order, piece by piece. Each piece holds
+  // whole elements.
   void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const;
 
-  // All bytes of a tensor without a copy where that is possible; otherwise they are copied to
-  // `buffer`.
+  // All bytes of a tensor, without a copy if possible; otherwise copied to `buffer`.
   virtual std::span<const std::byte> view(const WeightTensor& tensor,
                                           std::vector<std::byte>& buffer) const = 0;
 
-  // Reads everything; an Error for what is damaged.
+  // Reads everything; throws Error for damaged data.
   virtual void check() const = 0;
 
  protected:
@@ -95,11 +94,11 @@ class WeightFile {
   std::string other_content_;
 };
 
-// A safetensors file, one of Python's torch.save, or one of torch::save in C++ that holds a module,
-// of which the tensors are taken; whatever its name.
+// Opens a safetensors file, a file of Python's torch.save, or a module saved by C++'s torch::save,
+// of which it takes the tensors. The name of the file does not matter.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
 
-// The second and third of these.
+// Opens the second and third of these.
 std::unique_ptr<WeightFile> open_torch_file(const std::string& path);
 
 }  // namespace accelerant::checkpoint

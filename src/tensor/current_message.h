@@ -1,11 +1,11 @@
-// What an exception says.
+// The message of an exception.
 #pragma once
 
 #include <string>
 
 namespace accelerant::detail {
 
-// Of the exception that is being handled; one of torch's without its backtrace.
+// The message of the exception being handled; torch's exceptions without their backtrace.
 std::string current_message();
 
 }  // namespace accelerant::detail

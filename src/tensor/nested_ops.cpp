@@ -22,8 +22,8 @@ at::Tensor sliced(const at::Tensor& tensor, int64_t begin, int64_t end) {
 
 at::Tensor padded(const at::Tensor& tensor, int64_t multiple, const PadInputOptions& options) {
   if (multiple < 1) {
-    throw Error(ErrorDetails{.problem = "rows cannot be padded to this multiple",
-                             .expected = "1 or more",
+    throw Error(ErrorDetails{.problem = "Cannot pad rows to this multiple",
+                             .expected = "at least 1",
                              .got = c10::str(multiple)});
   }
   if (!tensor.defined()) return tensor;
@@ -58,20 +58,20 @@ at::Tensor concatenated(const std::vector<const at::Tensor*>& tensors, int64_t d
 
 void require_items(std::size_t count) {
   if (count > 0) return;
-  throw Error(ErrorDetails{
-      .problem = "nothing can be concatenated", .expected = "at least one batch", .got = "none"});
-}
-
-void refuse_without_batch() {
-  throw Error(ErrorDetails{.problem = "the data has no batch size",
-                           .expected = "a tensor with at least one dimension",
+  throw Error(ErrorDetails{.problem = "There is nothing to concatenate",
+                           .expected = "at least one batch",
                            .got = "none"});
 }
 
+void refuse_without_batch() {
+  throw Error(ErrorDetails{.problem = "The data has no batch size",
+                           .expected = "a tensor with at least one dimension",
+                           .got = "no such tensor"});
+}
+
 void refuse_different(const std::string& what) {
-  throw Error(ErrorDetails{.problem = "batches of different structure cannot be joined",
-                           .expected = what + " to be the same in all of them",
-                           .got = "different ones"});
+  throw Error(ErrorDetails{.problem = "Cannot join batches of different structure",
+                           .expected = what + " to be the same in all of them"});
 }
 
 }  // namespace accelerant::detail

@@ -39,7 +39,7 @@ at::Tensor state_of(const c10::Device& device) {
   return generator.get_state();
 }
 
-// A generator takes only states of its own form, and leaves it to an exception to say so.
+// A generator accepts only states of its own kind, and reports others only by an exception.
 void check(const at::Generator& generator, const std::string& name, const at::Tensor& state) {
   std::string reason = "no tensor";
   try {
@@ -49,7 +49,7 @@ void check(const at::Generator& generator, const std::string& name, const at::Te
     reason = error.what_without_backtrace();
   }
   throw Error(ErrorDetails{
-      .problem = c10::str("the random state '", name, "' cannot be restored"),
+      .problem = c10::str("The random state '", name, "' cannot be restored"),
       .expected = "a tensor of bytes on the CPU, captured from a generator of this kind",
       .got = reason});
 }
@@ -72,7 +72,7 @@ std::vector<std::string> RandomState::restore() const {
   for (const auto& item : tensors) {
     const auto device = device_named(item.key());
     if (!device) {
-      throw Error(ErrorDetails{.problem = "a random state has an unknown name",
+      throw Error(ErrorDetails{.problem = "A random state has an unknown name",
                                .expected = "'cpu' or 'cuda.<number>'",
                                .got = item.key()});
     }

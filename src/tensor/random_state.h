@@ -1,5 +1,5 @@
-// The state of torch's default random generators: what is drawn after restoring is what was drawn
-// after capturing.
+// The state of torch's default random generators. After restoring, the generators draw the same
+// numbers as after capturing.
 //
 //   const accelerant::RandomState before = accelerant::RandomState::capture();
 //   ...
@@ -14,17 +14,17 @@
 namespace accelerant {
 
 struct RandomState {
-  // One tensor of bytes for each generator, on the CPU: "cpu", "cuda.0", "cuda.1", ... Their
-  // content is that of Python's torch.get_rng_state() and torch.cuda.get_rng_state(i).
+  // One CPU tensor of bytes per generator: "cpu", "cuda.0", "cuda.1", ... The content is that of
+  // Python's torch.get_rng_state() and torch.cuda.get_rng_state(i).
   StateDict tensors = StateDict();
 
-  // Of the CPU and of all CUDA devices that this process sees. Copies. Generators of your own and
-  // <random> are not part of it.
+  // Copies the state of the CPU and of all CUDA devices that this process sees. Your own generators
+  // and <random> are not included.
   static RandomState capture();
 
-  // Sets the generators that are in it, and leaves others alone. Returns the names that were
-  // skipped because this process has no such device. A state that no generator takes is an Error,
-  // and then nothing is set.
+  // Sets the generators that it contains and leaves others alone. Returns the names that were
+  // skipped because this process has no such device. Throws Error, without setting anything, if a
+  // generator does not accept its state.
   std::vector<std::string> restore() const;
 };
 

@@ -1,4 +1,4 @@
-// Several states in one, told apart by prefixes of their names.
+// Several states in one, distinguished by prefixes of their names.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ inline void add_with_prefix(StateDict& into, const std::string& prefix, const St
   for (const auto& item : tensors) into.insert(prefix + item.key(), item.value());
 }
 
-// Those whose names begin with the prefix, without it.
+// The tensors whose names begin with the prefix, with the prefix removed.
 inline StateDict with_prefix(const StateDict& tensors, const std::string& prefix) {
   StateDict result;
   for (const auto& item : tensors) {

@@ -46,7 +46,7 @@ TEST_P(AmpOptimizerContract, PresetGradScaleIsGoodForOneStep) {
     if (unscale_first) scaler.unscale_(optimizer);
     scaler.step(optimizer);
     EXPECT_TRUE(torch::allclose(parameter.grad(), full({3}, 1.0)));
-    EXPECT_FALSE(optimizer.extra_grad_scale.defined());  // good for one step
+    EXPECT_FALSE(optimizer.extra_grad_scale.defined());  // valid for one step
   }
 }
 
@@ -110,8 +110,8 @@ TEST_P(AmpOptimizerContract, AgreesWithThePlainOptimizer) {
   }
 }
 
-// The fused operators of ATen skip only on exactly 1; two overflows summed would slip through. An
-// optimizer never sees anything but 0 and 1 from us.
+// The fused operators of ATen skip only if the flag is exactly 1; the sum of two overflows would
+// slip through. The flag that an optimizer gets from us is always 0 or 1.
 TEST_P(AmpOptimizerContract, TheFlagIsZeroOrOne) {
   const auto moved_by_aten = [&](double flag) {
     at::Tensor parameter = full({1}, 0.0);
@@ -133,7 +133,8 @@ TEST_P(AmpOptimizerContract, TheFlagIsZeroOrOne) {
   EXPECT_TRUE(all_equal(parameter, 0.0));
 }
 
-// ATen's fused operators want one type for all; an optimizer of the tests' kind passes that on.
+// ATen's fused operators need one type for all tensors; an optimizer like those of the tests passes
+// the error on.
 TEST_P(AmpOptimizerContract, ErrorsOfTheOptimizerReachTheCaller) {
   struct Failing : torch::optim::SGD, accelerant::AmpOptimizer {
     using SGD::SGD;
@@ -149,7 +150,7 @@ TEST_P(AmpOptimizerContract, ErrorsOfTheOptimizerReachTheCaller) {
   } optimizer({parameter_with_grad(full({2}, 1.0))}, torch::optim::SGDOptions(1.0));
   GradScaler scaler = started_scaler(device());
   EXPECT_THROW(scaler.step(optimizer), c10::Error);
-  scaler.update();  // the check was made, the iteration can end
+  scaler.update();  // the check was made, so the iteration can end
   EXPECT_EQ(growth_tracker(scaler), 1);
 }
 

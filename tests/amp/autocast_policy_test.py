@@ -16,7 +16,7 @@ LOWER = [torch.float16, torch.bfloat16]
 
 
 def as_operator_arguments(name, entry):
-    """The arguments of an entry as the operator takes them, where Python's function repacks them."""
+    """The arguments of an entry as the operator takes them, if Python's function repacks them."""
     arguments = entry[1]
     keywords = next((extra for extra in entry[2:] if isinstance(extra, dict)), {})
     if name == "einsum":  # the entry holds matrices for an equation of four dimensions
@@ -98,7 +98,7 @@ def test_policies_agree(replay, device, dtype):
                        "args": encode(arguments), "kwargs": {k: encode(v) for k, v in keywords.items()}})
         where = f"{list_name}: {name}"
         if "error" in theirs:
-            # For the same reason: not because the arguments fit no overload.
+            # For the same reason, and not because the arguments match no overload.
             reason = theirs["error"].splitlines()[0]
             assert "match any schema" not in reason, f"{where}: {reason}"
             assert ours.get("error", "").startswith(reason), f"{where}: {ours} instead of {reason}"
@@ -107,7 +107,7 @@ def test_policies_agree(replay, device, dtype):
         assert "outputs" in ours, f"{where}: {ours}"
         types = [output["dtype"] for output in ours["outputs"]]
         assert types == [output["dtype"] for output in theirs["outputs"]], where
-        # The very same kernels run on both sides; only the order of sums may vary with threads.
+        # Both sides run the same kernels; only the order of sums may vary with threads.
         for mine, other in zip(ours["outputs"], theirs["outputs"]):
             assert close_enough(mine["values"], other["values"], 2e-2, 2e-2), where
         compared += 1

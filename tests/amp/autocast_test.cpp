@@ -104,7 +104,7 @@ TEST_P(Autocast, WeightsAreNotStaleAfterAStep) {
             2.0);
 }
 
-// The same without the guard's bookkeeping: what the guard protects from is real.
+// The same without the guard's bookkeeping, to show that the problem is real.
 TEST_P(Autocast, WithoutTheGuardWeightsGoStale) {
   EXPECT_EQ(output_after_step(
                 [&](const auto& forward) {

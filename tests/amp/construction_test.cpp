@@ -76,7 +76,7 @@ void expect_disabled_behaviour(GradScaler& scaler, at::Device device) {
   at::Tensor parameter = parameter_with_grad(torch::full({2}, 4.0, device));
   torch::optim::SGD optimizer({parameter}, 1.0);
   scaler.unscale_(optimizer);
-  scaler.unscale_(optimizer);  // not even the order counts
+  scaler.unscale_(optimizer);  // the order does not matter either
   EXPECT_TRUE(all_equal(parameter.grad(), 4.0));
   const auto result = scaler.step(optimizer, [&] { return torch::full({}, 3.0); });
   EXPECT_EQ(result.loss().item<double>(), 3.0);
@@ -90,7 +90,7 @@ void expect_disabled_behaviour(GradScaler& scaler, at::Device device) {
 TEST_P(Construction, DisabledDoesNothing) {
   GradScaler scaler = make_disabled();
   expect_disabled_behaviour(scaler, device());
-  // PyTorch raises AttributeError here; the configured values are of more use.
+  // PyTorch raises AttributeError here; the configured values are more useful.
   EXPECT_EQ(scaler.get_growth_factor(), 2.0);
 }
 

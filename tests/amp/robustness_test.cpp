@@ -73,7 +73,7 @@ TEST(RobustnessOnCuda, WorkGoesToTheCurrentStream) {
   const c10::cuda::CUDAStreamGuard guard(stream);
   scaler.emplace(started_scaler(at::Device(at::kCUDA, 0), 4.0));
   for (int i = 0; i < 50; ++i) {
-    // A long kernel before the gradient is there: work on another stream would see zeros.
+    // A long kernel before the gradient is ready: work on another stream would see zeros.
     at::Tensor big = torch::randn({2048, 2048}, at::kCUDA);
     big = big.mm(big);
     at::Tensor gradient = torch::zeros({1024}, at::kCUDA);
@@ -206,8 +206,8 @@ TEST_P(Robustness, RunsAreBitIdentical) {
 }
 
 TEST_P(Robustness, SkippedIsTrueAlsoWhenGrowthAndSkipMeet) {
-  // Two optimizers, growth due at this very update, one of them with an overflow: comparing scales
-  // before and after would mislead, the result does not.
+  // Two optimizers, one with an overflow, and growth due at this very update. Comparing the scales
+  // before and after would be misleading; the result is right.
   at::Tensor clean = parameter_with_grad(full({2}, 1.0));
   at::Tensor bad = parameter_with_grad(full({2}, kNan));
   torch::optim::SGD plain({clean}, 1.0);
@@ -275,7 +275,7 @@ TEST_P(Robustness, OverflowReportNamesParameters) {
     EXPECT_EQ(report.parameters[0].inf_count, 4);
     EXPECT_EQ(report.parameters[0].nan_count, 1);
     EXPECT_EQ(report.to_string(), "1.weight [2, 4]: 4 inf, 1 nan\n");
-    if (when == 0) scaler.update();  // and asked once more after the update
+    if (when == 0) scaler.update();  // and ask again after the update
   }
 }
 

@@ -77,7 +77,7 @@ TEST_P(Scale, EmptyListInitialisesNothing) {
   EXPECT_TRUE(contains(error_of([&] { scaler.unscale_(optimizer); }), "_scale is None"));
 }
 
-// What is not a tensor does not compile; the rule behind the message can be asked.
+// Anything but tensors does not compile; these check the rule behind the message.
 static_assert(!accelerant::NestedTensors<float>);
 static_assert(!accelerant::NestedTensors<std::vector<std::string>>);
 static_assert(!accelerant::NestedTensors<std::tuple<at::Tensor, int>>);

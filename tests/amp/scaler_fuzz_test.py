@@ -1,7 +1,8 @@
-"""Random programs on a GradScaler: the library against torch.amp.GradScaler, operation by operation.
+"""Random programs on a GradScaler: compares the library with torch.amp.GradScaler, operation by
+operation.
 
-Where the two differ on purpose, `Differences` says so; everything else must agree: values,
-flags, errors and their texts. The number of documents comes from ACCELERANT_FUZZ_DOCUMENTS.
+Where the two differ on purpose, `Differences` says so; everything else must agree: values, flags,
+errors and their texts. ACCELERANT_FUZZ_DOCUMENTS sets the number of documents.
 """
 
 import collections
@@ -78,7 +79,7 @@ class Original:
         return {"grads": self.gradients(index)}
 
     def step(self, operation):
-        # The original does not tell whether it skipped, so the optimizer is watched.
+        # The original does not report whether it skipped, so the optimizer is watched.
         index = operation["optimizer"]
         optimizer, stepped = self.optimizers[index], []
         hook = optimizer.register_step_post_hook(lambda *_: stepped.append(True))
@@ -216,7 +217,7 @@ class Differences:
             self.changed_since.clear()
 
     def reason(self, operation, theirs, ours, growth_interval):
-        """Why the two may differ here, and whether they are in the same state all the same."""
+        """Why the two may differ here, and whether they are nevertheless in the same state."""
         op, index = operation["op"], operation.get("optimizer")
         if op == "load_state_dict" and "incomplete" in ours.get("error", "") and "error" in theirs:
             return "a state with a missing key is refused whole, not taken in part", False
@@ -240,12 +241,13 @@ def not_finite(tensors):
 
 
 def tolerance(dtype):
-    """Of parameters, relative and absolute, for each step: the two optimizers round in other places."""
+    """For parameters, relative and absolute, per step: the two optimizers round in different
+    places."""
     return {"bfloat16": 3e-2, "float16": 4e-3, "float32": 2e-5, "float64": 2e-5}[dtype]
 
 
 def compare(document, ours):
-    """Returns what is wrong, or None, and the differences on purpose that were met."""
+    """Returns what is wrong, or None, and the intended differences that occurred."""
     met = []
     try:
         original = Original(document)
@@ -260,7 +262,7 @@ def compare(document, ours):
         mine.get("state", {}).pop("accelerant", None)
         differences.follow(operation, theirs)
         index = operation.get("optimizer")
-        # All but what optimizers compute must agree bit for bit.
+        # Everything except what optimizers compute must agree bit for bit.
         relative = 0.0
         if operation["op"] == "step":
             steps[index] += 1
@@ -301,7 +303,7 @@ def test_scaler_agrees_with_the_original():
             errors += "error" in result
     replay.close()
     print(f"{operations} operations, {skipped} skipped steps, {errors} errors; on purpose: {met}")
-    # A fuzzer that meets nothing interesting proves nothing.
+    # A fuzzer that finds nothing interesting proves nothing.
     assert skipped > DOCUMENTS / 50 and errors > DOCUMENTS / 10
     assert sum(met.values()) < DOCUMENTS / 2
 
@@ -320,7 +322,7 @@ def test_states_travel_both_ways():
         }
         ours = replay(document)["results"][1]["state"]
         restored = torch.amp.GradScaler("cpu")
-        restored.load_state_dict(ours)  # our extra key does not disturb it
+        restored.load_state_dict(ours)  # our extra key does no harm
         assert restored.state_dict() == state
         ours.pop("accelerant")
         assert ours == state

@@ -133,8 +133,8 @@ TEST_P(State, HysteresisStaysWithinItsOption) {
 }
 
 TEST_P(State, LoadingWritesInPlace) {
-  // A captured graph holds the memory of the scale, so loading must write that very memory. An AMP
-  // optimizer is handed it as grad_scale.
+  // A captured graph refers to the memory of the scale, so loading must write to that memory. An
+  // AMP optimizer receives it as grad_scale.
   FusedAdam optimizer({parameter_with_grad(full({2}, 4.0))});
   GradScaler scaler = started_scaler(device(), 4.0);
   scaler.step(optimizer);

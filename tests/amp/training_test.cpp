@@ -39,7 +39,7 @@ class Training : public OnDevice {
     return trained.model;
   }
 
-  // The control of a clipping loop: no scaler, the iteration with the overflow left out.
+  // The control for a clipping loop: no scaler, and no step where the scaled run overflows.
   torch::nn::Sequential clipped_control() const {
     auto control = make_model(device(), 1, 0.1);
     return loop(control, [&](int i, const at::Tensor& x, const at::Tensor& y) {
@@ -220,7 +220,7 @@ TEST(CapturedTraining, StepAndUpdateInAGraph) {
   };
   {
     const c10::cuda::CUDAStreamGuard guard(stream);
-    one_step();  // warm up: makes the moments
+    one_step();  // warm up: creates the moments
     eager_step(8.0);
     graph.capture_begin();
     one_step();
@@ -304,7 +304,7 @@ TEST_P(Training, OptimizersUnderAutocastMatchTheControl) {
       scaler.update();
     });
     EXPECT_EQ(scaler.get_scale(), 128 * 8 * 0.5) << name;
-    // Gradients are rounded to float16 on the way, at different scales in the two runs.
+    // Gradients are rounded to float16 on the way, with different scales in the two runs.
     EXPECT_LT(largest_difference(control.model, trained.model), 2e-2) << name;
   }
 }

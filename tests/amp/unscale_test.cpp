@@ -103,7 +103,7 @@ TEST_P(Unscale, OverflowSkipsAndBacksOff) {
     EXPECT_TRUE(all_equal(parameter, 0.0));
     scaler.update();
     EXPECT_EQ(scaler.get_scale(), 2.0);
-    EXPECT_EQ(parameter.grad()[0].item<double>(), 1.0);  // finite ones are unscaled all the same
+    EXPECT_EQ(parameter.grad()[0].item<double>(), 1.0);  // finite gradients are still unscaled
     const double kept = parameter.grad()[1].item<double>();
     EXPECT_TRUE(std::isnan(bad) ? std::isnan(kept) : kept == bad);
   }
@@ -170,7 +170,7 @@ TEST_P(Unscale, SparseFloatStaysUncoalesced) {
 TEST_P(Unscale, SparseHalfIsCoalescedBeforeTheCheck) {
   at::Tensor parameter =
       parameter_with_grad(sparse_gradient({64000, 32, 64000}, options(at::kHalf)));
-  // A plain check as the AMP path makes it; the fused double of the tests takes no sparse tensors.
+  // A plain check, as on the AMP path; the tests' fused optimizer takes no sparse tensors.
   struct Recorder : torch::optim::SGD, accelerant::AmpOptimizer {
     using SGD::SGD;
     using SGD::step;
@@ -290,7 +290,7 @@ TEST(UnscaleOnTwoDevices, GradientsOfTwoDevicesInOneListAreRefused) {
             "scaled_grads must be on the same device.");
 }
 
-// The path for devices without kernels of ours gives the same results as the kernels.
+// The path for devices without our own kernels gives the same results as the kernels.
 TEST_P(Unscale, FallbackAgreesWithKernels) {
   torch::manual_seed(5);
   for (const double inv_scale : {1.0, 0.25, 1e30}) {

@@ -41,7 +41,7 @@ TEST_P(Update, GrowsAndBacksOff) {
             (History{{4, 1}, {8, 0}, {8, 1}, {2, 0}, {2, 1}}));
 }
 
-// Whatever a reduction makes of the flag, all but 0 is an overflow.
+// Whatever a reduction does to the flag, any value but 0 is an overflow.
 TEST_P(Update, AnyNonZeroFlagCounts) {
   GradScaler scaler = started_scaler(
       device(),
@@ -77,7 +77,7 @@ TEST_P(Update, TheScaleCannotStickAtZero) {
       started_scaler(device(), GradScalerOptions{.init_scale = 0x1p-126, .growth_interval = 1});
   EXPECT_EQ(iterate(scaler, true).first, 0x1p-126);
   EXPECT_EQ(iterate(scaler, false).first, 0x1p-125);
-  // A scale below the floor is not raised by an overflow, nor lowered to zero.
+  // An overflow neither raises a scale below the floor nor lowers it to zero.
   EXPECT_EQ(run({.init_scale = 0x1p-149}, {true}).back().first, 0x1p-149);
 }
 
@@ -135,7 +135,7 @@ TEST_P(Update, TheTensorOfANewScaleIsCopied) {
   EXPECT_EQ(scaler.get_scale(), 8.0);
 }
 
-// In PyTorch a tracker of the wrong type is an error; ours is no tensor that could have one.
+// In PyTorch a tracker of the wrong type is an error; ours is not a tensor, so it cannot have one.
 TEST(UpdateState, TheTrackerIsAnInteger) {
   static_assert(std::is_same_v<decltype(accelerant::kernels::ScaleState::growth_tracker), int32_t>);
   try {
@@ -148,7 +148,7 @@ TEST(UpdateState, TheTrackerIsAnInteger) {
   }
 }
 
-// What PyTorch does not have.
+// Features that PyTorch does not have.
 
 TEST_P(Update, MinimumAndMaximum) {
   EXPECT_EQ(run({.init_scale = 4, .growth_interval = 1, .min_scale = 3, .max_scale = 10},

@@ -27,7 +27,7 @@ nn::Sequential small_net() {
 TEST(SaveModel, ComesBackFromAFolderAFileAndAnIndex) {
   const TempFolder folder;
   auto net = small_net();
-  net->forward(torch::randn({4, 3}));  // the statistics are no longer those of a new net
+  net->forward(torch::randn({4, 3}));  // the statistics differ from those of a new net
   save_model(net, folder.path("whole"));
   const auto saved = save_model(net, folder.path("parts"), {.max_shard_size = "0.05KB"});
   EXPECT_GT(saved.files.size(), 3U);
@@ -68,7 +68,7 @@ TEST(SaveModel, FilesOfTheModelBeforeAreRemovedAndNoOthers) {
       (std::vector<std::string>{"config.json", "model-of-mine.safetensors", "model.safetensors"}));
 }
 
-// They are memory and a note that it means other numbers than it holds.
+// Such a view is memory with a flag that it stands for other numbers than it holds.
 TEST(SaveModel, ConjugateAndNegativeViewsAreSavedAndLoadedAsTheNumbersTheyAre) {
   const auto numbers = torch::complex(torch::randn({3}), torch::randn({3}));
   StateDict state;
@@ -155,7 +155,7 @@ TEST(LoadModel, AllThatDoesNotFitIsInOneErrorAndNothingChanges) {
     EXPECT_TRUE(contains(error, part)) << error;
   }
   EXPECT_TRUE(torch::equal(net->parameters()[2], before));
-  // Other shapes are refused in any case.
+  // Other shapes are always refused.
   error = whole_error_of([&] { load_checkpoint_in_model(net, folder.path(), {.strict = false}); });
   EXPECT_FALSE(contains(error, "not in the files")) << error;
 
@@ -265,7 +265,7 @@ TEST(LoadModel, WhatIsWrongWithFilesIsSaid) {
     return whole_error_of([&] { load_checkpoint_in_model(net, path); });
   };
   EXPECT_TRUE(contains(error(folder.path("nowhere")), "There is no model at"));
-  EXPECT_TRUE(contains(error(folder.path()), "No model is found in"));
+  EXPECT_TRUE(contains(error(folder.path()), "No model found in"));
   folder.write("notes.txt", "hello");
   EXPECT_TRUE(contains(error(folder.path("notes.txt")), "notes.txt"));
 
@@ -285,7 +285,7 @@ TEST(LoadModel, WhatIsWrongWithFilesIsSaid) {
   EXPECT_TRUE(contains(error(folder.path("evil.safetensors.index.json")), "../../etc"));
 }
 
-// The memory that this process has touched at most, in bytes, since the last reset.
+// The peak memory of this process in bytes since the last reset.
 int64_t peak_memory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -298,7 +298,7 @@ TEST(LoadModel, NeedsNoMoreMemoryThanTheModelAndOneTensor) {
   const TempFolder folder;
   StateDict state;
   constexpr int64_t kBytes = 64 << 20;
-  torch::set_num_threads(2);  // each has 8 MiB of the file before it
+  torch::set_num_threads(2);  // each reads the file in pieces of 8 MiB
   for (int i = 0; i < 4; ++i) {
     state.insert("t" + std::to_string(i), torch::ones({kBytes / 4}));
   }
@@ -316,7 +316,7 @@ TEST(LoadModel, NeedsNoMoreMemoryThanTheModelAndOneTensor) {
   reset << "5" << std::flush;
   const int64_t with_halves = peak_memory();
   load_checkpoint_in_model(halves, folder.path());
-  EXPECT_LT(peak_memory() - with_halves, kBytes * 3 / 2);  // one tensor to convert from
+  EXPECT_LT(peak_memory() - with_halves, kBytes * 3 / 2);  // one tensor for the conversion
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Models saved by Python's libraries load here, are saved again, and load there."""
+"""Models saved by Python's libraries load here, are saved again, and load in Python."""
 
 import collections
 import json
@@ -21,7 +21,7 @@ ROUNDS = 60
 
 
 class Weights(torch.nn.Module):
-    """A module whose state dict is what it is given."""
+    """A module with the given state dict."""
 
     def __init__(self, state: dict):
         super().__init__()
@@ -45,7 +45,7 @@ def random_tensor(generator: random.Random, smallest: int) -> torch.Tensor:
 
 
 def random_state(generator: random.Random, smallest: int = 0) -> dict:
-    """smallest: of a dimension."""
+    """smallest: the smallest size of a dimension."""
     names = [".".join(generator.choice(["a", "b", "layer", "0", "ünï", "weight"]) for _ in range(3))
              for _ in range(generator.randrange(1, 12))]
     return {name: random_tensor(generator, smallest) for name in names}
@@ -57,7 +57,7 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def load_folder(folder: pathlib.Path) -> dict:
-    """As Python's libraries read it."""
+    """Loads the folder as Python's libraries do."""
     for kind, read in ((".safetensors", safetensors.torch.load_file),
                        (".bin", lambda path: torch.load(path, weights_only=True))):
         stem = "model" if kind == ".safetensors" else "pytorch_model"
@@ -73,9 +73,9 @@ def load_folder(folder: pathlib.Path) -> dict:
 
 
 def save_in_python(state: dict, folder: pathlib.Path, generator: random.Random) -> str:
-    """In one of the ways of Python's libraries; returns the path to load."""
+    """Saves in one of the ways of Python's libraries; returns the path to load."""
     folder.mkdir()
-    # Accelerate takes all empty tensors for a single one that is shared.
+    # Accelerate mistakes all empty tensors for a single shared one.
     has_empty = any(tensor.numel() == 0 for tensor in state.values())
     way = generator.choice(["file", "torch"] if has_empty else ["file", "accelerate", "accelerate_bin", "torch"])
     if way == "file":
@@ -168,7 +168,7 @@ def test_tied_weights(models, tmp_path, safe):
 
 
 def test_safetensors_own_tied_models(models, tmp_path):
-    """safetensors.torch.save_model keeps one name and notes the other."""
+    """safetensors.torch.save_model keeps one name and records the other."""
     net = torch.nn.ModuleDict({"embed": torch.nn.Linear(3, 4, bias=False), "head": torch.nn.Linear(3, 4, bias=False)})
     net["head"].weight = net["embed"].weight
     safetensors.torch.save_model(net, tmp_path / "model.safetensors")
@@ -192,7 +192,7 @@ def test_export_in_another_type(models, tmp_path, dtype):
     back = load_folder(tmp_path / "ours")
     assert same(back["weight"], state["weight"].to(getattr(torch, dtype)))
     assert same(back["count"], state["count"])
-    # Loading in another type is the same as casting the model before.
+    # Loading in another type is the same as casting the model first.
     models(document(load=str(tmp_path), save=str(tmp_path / "cast"), tensors=describe(state), load_dtype=dtype))
     assert same(load_folder(tmp_path / "cast")["weight"], state["weight"].to(getattr(torch, dtype)))
 
@@ -202,7 +202,7 @@ POINTS = ["checkpoint.write", "checkpoint.before_sync", "checkpoint.file_written
 
 
 def killed_at(point: str, hit: int, request: dict) -> bool:
-    """Whether the save reached the point, where it was killed."""
+    """Whether the save reached the point and was killed there."""
     run = subprocess.run([os.environ["ACCELERANT_REPLAY"], "models"], input=json.dumps(request), text=True,
                          capture_output=True, timeout=60,
                          env={**os.environ, "ACCELERANT_FAILPOINT": f"{point}:kill@{hit}"})
@@ -211,7 +211,7 @@ def killed_at(point: str, hit: int, request: dict) -> bool:
 
 
 def test_a_killed_save_leaves_one_model_or_the_other(models, tmp_path):
-    """The old model has more files than the new one, of the same kind and of another."""
+    """The old model has more files than the new one, both of the same kind and of another."""
     names = [f"layer{i}.weight" for i in range(6)]
     old, new = ({name: torch.full((50,), value) for name in names} for value in (1.0, 2.0))
     for name, state in (("old", old), ("new", new)):
@@ -232,12 +232,12 @@ def test_a_killed_save_leaves_one_model_or_the_other(models, tmp_path):
             values = {value for tensor in load_folder(check).values() for value in tensor.tolist()}
             assert values in ({1.0}, {2.0}), (point, hit, values)
             count[point, values.pop()] += 1
-            # The next save goes through, and leaves nothing of what was before.
+            # The next save succeeds and leaves nothing of the earlier models.
             result = models(document(load=str(tmp_path / "new"), save=str(folder), tensors=describe(new),
                                      max_shard_size="0.4KB"))
             assert sorted(os.listdir(folder)) == sorted(result["files"]), (point, hit)
             if not killed:
                 break
     print(f"killed at {sum(count.values()) - len(POINTS)} points: {dict(count)}")
-    assert all(count[point, 2.0] for point in POINTS)  # each was reached and passed
+    assert all(count[point, 2.0] for point in POINTS)  # every point was reached and passed
     assert sum(count.values()) - len(POINTS) >= 20

@@ -1,4 +1,4 @@
-"""Files of single things go between Python and here: scalers, tensors, and dicts of tensors."""
+"""Files of single objects move between Python and C++: scalers, tensors, and dicts of tensors."""
 
 import os
 import random
@@ -120,7 +120,7 @@ def test_files_that_have_no_tensors(replay, tmp_path):
     def error(path):
         return ask(replay, path, tmp_path / "out", True)["error"]
 
-    assert "There is no file" in error(tmp_path / "none.pt")
+    assert "No such file" in error(tmp_path / "none.pt")
     for value, text in [({"a": 1}, "got a Python dict"), ([torch.ones(1)], "got a Python list"),
                         ({1: torch.ones(1)}, "got a Python dict"), (torch.nn.Linear(1, 1), "nothing was executed")]:
         torch.save(value, tmp_path / "other.pt")

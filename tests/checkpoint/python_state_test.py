@@ -1,7 +1,8 @@
-"""Folders of Accelerate's save_state are read: models, optimizers, schedulers, the scaler and random states.
+"""Reads folders of Accelerate's save_state: models, optimizers, schedulers, the scaler and random
+states.
 
-Random programs in Python prepare and train some models, save, and draw on; what is read is compared with what they
-had, and schedules and generators must go on as in Python.
+Random programs in Python prepare and train some models, save, and draw more numbers. What is read
+is compared with what they had, and schedules and generators must continue as in Python.
 """
 
 import json
@@ -49,7 +50,7 @@ def halving(step):
 
 
 def random_scheduler(rng, optimizer):
-    """Also the description of the same schedule here; None where there is none."""
+    """Also returns a description of the same schedule in C++, or None if there is none."""
     rate = optimizer.param_groups[0]["lr"]
     base_lr = float(rate)
     more = {"base_lr": base_lr, "steps": rng.randint(1, 6)}
@@ -89,7 +90,7 @@ class Program:
         self.accelerator.prepare(*self.models, *self.optimizers, *self.schedulers)
         for _ in range(rng.randrange(6)):
             self.train()
-        if rng.random() < 0.5:  # Accelerate makes none on the CPU
+        if rng.random() < 0.5:  # Accelerate creates none on the CPU
             self.accelerator.scaler = torch.amp.GradScaler("cpu")
             self.accelerator.scaler.load_state_dict({
                 "scale": 2.0**rng.randint(-10, 20), "growth_factor": 1.5, "backoff_factor": 0.25,
@@ -122,7 +123,7 @@ def quiet():
 
 
 def as_json(value):
-    """As values are read: keys are texts, a tensor of one element is its number."""
+    """Values as they are read: keys are strings, a tensor of one element is its number."""
     if isinstance(value, dict):
         return {str(key): as_json(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -240,7 +241,7 @@ def test_numpy_numbers_and_arrays_in_random_states(replay, saved):
     states = {"numpy_random_seed": numpy.random.default_rng(1).bit_generator.state, "array": numpy.ones((2, 3)),
               "number": numpy.float64(2.5), "step": 3, "torch_manual_seed": torch.get_rng_state(),
               "random_state": random.getstate(), "same": [numpy.dtype("float32")] * 2, "inf": -math.inf}
-    del states["numpy_random_seed"]  # whole numbers beyond 64 bits
+    del states["numpy_random_seed"]  # integers beyond 64 bits
     torch.save(states, saved / "random_states_0.pkl")
     assert ask(replay, saved)["step"] == 3
 
@@ -248,9 +249,9 @@ def test_numpy_numbers_and_arrays_in_random_states(replay, saved):
 def test_other_folders_are_refused(replay, tmp_path, saved):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "missing", saved / "scaler.pt"):
-        assert "not a folder of Accelerate's save_state" in ask(replay, folder)["error"]
+        assert "not written by Accelerate's save_state" in ask(replay, folder)["error"]
     (saved / "manifest.json").write_text("{}")
-    assert "a checkpoint of this library" in ask(replay, saved)["error"]
+    assert "a checkpoint of Accelerant" in ask(replay, saved)["error"]
 
 
 @pytest.mark.parametrize("name", ["optimizer.bin", "scheduler.bin", "scaler.pt", "random_states_0.pkl"])

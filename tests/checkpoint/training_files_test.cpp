@@ -148,11 +148,11 @@ TEST(TorchSave, FilesThatAreNoOptimizer) {
   auto net = norm_net();
   to::SGD sgd(net->parameters(), to::SGDOptions(0.1));
   const auto message = [&] { return whole_error_of([&] { load_torch_optimizer(sgd, path); }); };
-  EXPECT_TRUE(contains(message(), path));  // there is none
+  EXPECT_TRUE(contains(message(), path));  // there is no such file
   torch::save(net, path);
   EXPECT_TRUE(contains(message(), "torch::save(optimizer, path)"));
   accelerant::save_python_optimizer(sgd, {}, path);
-  EXPECT_TRUE(contains(message(), path + " is not a file of torch::save"));
+  EXPECT_TRUE(contains(message(), path + " was not written by C++'s torch::save"));
   write_text(path, "nothing of the kind");
   EXPECT_TRUE(contains(message(), path));
   torch::save(sgd, path);
@@ -173,14 +173,14 @@ TEST(PythonOptimizer, IsNamedInErrors) {
   const auto message = [&] {
     return whole_error_of([&] { accelerant::load_python_optimizer(sgd, names, path); });
   };
-  EXPECT_TRUE(contains(message(), path));  // there is none
+  EXPECT_TRUE(contains(message(), path));  // there is no such file
   save(torch::ones(3), path, {.safe_serialization = false});
   EXPECT_TRUE(contains(message(), "got a Python torch.Tensor"));
   save({{"a", torch::ones(3)}}, path, {.safe_serialization = false});
   EXPECT_TRUE(contains(message(), path + ": "));
   EXPECT_TRUE(contains(message(), "it has no dict 'state' and list 'param_groups'"));
   torch::save(sgd, path);
-  EXPECT_TRUE(contains(message(), "torch::save of C++"));
+  EXPECT_TRUE(contains(message(), "C++'s torch::save"));
   EXPECT_TRUE(contains(
       whole_error_of([&] { accelerant::save_python_optimizer(sgd, names, folder.path("no/a")); }),
       "no/a"));

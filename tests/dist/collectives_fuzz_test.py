@@ -1,4 +1,4 @@
-"""Exchanges between processes against accelerate.utils, and gather_for_metrics against the Accelerator.
+"""Compares exchanges between processes with accelerate.utils, and gather_for_metrics with Accelerate's Accelerator.
 
 Both sides run in several processes that get the same random documents: accelerant-replay, and this file
 started again with "worker" as its argument.
@@ -114,7 +114,7 @@ def random_tensor(rng, dtype, shape):
     count = 1
     for size in shape:
         count *= size
-    # Multiples of 1/4 up to 8: exact in every floating type, also added up.
+    # Multiples of 1/4 up to 8: exact in every floating-point type, and so are their sums.
     integral = dtype.startswith(("int", "uint"))
     low = 0 if dtype == "uint8" else -8
     values = [rng.randint(low, 8) if integral else rng.randint(-32, 32) / 4 for _ in range(count)]
@@ -122,7 +122,7 @@ def random_tensor(rng, dtype, shape):
 
 
 def random_structure(rng, depth=0):
-    """Nested data whose leaves say type and shape."""
+    """Nested data whose leaves give a type and a shape."""
     kind = rng.choice(["tensor", "tensor", "list", "dict"]) if depth < 3 else "tensor"
     if kind == "list":
         return [random_structure(rng, depth + 1) for _ in range(rng.randrange(4))]
@@ -152,7 +152,7 @@ def random_call(rng, processes):
     call = {"op": op}
     if op.endswith("object_list"):
         length = rng.randint(1, 3)
-        same = op == "broadcast_object_list"  # the original wants lists of one length, not empty
+        same = op == "broadcast_object_list"  # the original needs lists of equal length, not empty
         lengths = [length if same else rng.randrange(4) for _ in range(processes)]
         call["inputs"] = [[random_object(rng) for _ in range(count)] for count in lengths]
         call["from"] = rng.randrange(processes)
@@ -182,7 +182,7 @@ def random_call(rng, processes):
 
 
 class Ranks:
-    """Processes that are given the same document and each answer with a result."""
+    """Processes that all get the same document and each answer with a result."""
 
     def __init__(self, start, processes):
         port = free_port()

@@ -22,7 +22,7 @@ const std::vector<at::ScalarType> kTypes = {
     at::kLong,  at::kUInt16, at::kUInt32, at::kHalf,         at::kBFloat16,
     at::kFloat, at::kDouble, at::kUInt64, at::kComplexFloat, at::kComplexDouble};
 
-// Small numbers that every type holds exactly, others on each rank.
+// Small numbers that every type holds exactly; each rank has different ones.
 at::Tensor numbers(at::IntArrayRef shape, at::ScalarType type, int64_t of_rank) {
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
@@ -159,7 +159,7 @@ RANK_TEST(Collectives, DifferentShapesAreAnErrorOnAll, 3) {
   EXPECT_TRUE(contains(keys, "rank 2: gather (call 3) {y: float32[2]}"));
   const auto reduced = whole_error_of([&] { reduce(*world, torch::ones({rank()})); });
   EXPECT_TRUE(contains(reduced, "rank 2: reduce (call 4) float32[2]"));
-  // A description too long for the first message.
+  // A description that is too long for the first message.
   std::vector<at::Tensor> many(100, torch::ones({3, rank() == 2 ? 5 : 4}));
   EXPECT_TRUE(contains(whole_error_of([&] { broadcast(*world, many); }), "float32[3, 5]"));
   // All are still in step.
@@ -217,7 +217,7 @@ RANK_TEST(Collectives, ReduceAtTheLimitsOfTypes, 2) {
   EXPECT_EQ(reduce(*world, bytes).item<int64_t>(), -126);
   const int64_t large = (int64_t{1} << 60) + 1;
   EXPECT_EQ(reduce(*world, one(at::kLong, large)).item<int64_t>(), 2 * large);
-  // Beyond the signed numbers: -1 is the largest.
+  // Beyond the signed range: as unsigned, -1 is the largest number.
   const at::Tensor bits = one(at::kLong, rank() == 0 ? -1 : 5).view(at::kUInt64);
   EXPECT_EQ(reduce(*world, bits, {.reduction = Reduction::max}).view(at::kLong).item<int64_t>(),
             -1);
@@ -268,7 +268,7 @@ RANK_TEST(Collectives, PadAcrossProcesses, 3) {
   for (const int64_t outside : {2, -3, 7}) {
     EXPECT_TRUE(pad_across_processes(*world, own, {.dim = outside}).is_same(own));
   }
-  // The type stays the same on all, where Accelerate makes bool an integer on some.
+  // The type stays the same on all ranks; Accelerate turns bool into an integer on some.
   const auto flags = pad_across_processes(*world, torch::ones({rank() + 1}, at::kBool));
   EXPECT_EQ(flags.scalar_type(), at::kBool);
   EXPECT_EQ(gather(*world, flags).sum().item<int64_t>(), 6);

@@ -1,4 +1,4 @@
-// Gradients that travel compressed, through the Reducer, on several ranks.
+// The Reducer exchanges compressed gradients on several ranks.
 #include <ATen/autocast_mode.h>
 #include <accelerant/dist/data_parallel_options.h>
 #include <accelerant/dist/world.h>
@@ -21,7 +21,7 @@ namespace {
 
 using namespace accelerant::dist;
 
-// A model under data parallelism with a hook. The loss is what the test makes of the output.
+// A data-parallel model with a hook. Each test computes its own loss.
 struct Parallel {
   Parallel(std::shared_ptr<World> w, std::vector<at::Tensor> p, const CommHookOptions& hook,
            std::optional<double> bucket_cap_mb = std::nullopt)
@@ -57,7 +57,7 @@ struct Training {
   std::optional<double> bucket_cap_mb = std::nullopt;
 };
 
-// The parameters after some steps of gradient descent; every rank has batches of its own.
+// The parameters after some steps of gradient descent. Every rank has its own batches.
 std::vector<at::Tensor> train(const std::shared_ptr<World>& world, const Training& training) {
   torch::manual_seed(5);
   torch::nn::Sequential net(torch::nn::Linear(24, 20), torch::nn::Tanh(), torch::nn::Linear(20, 20),
@@ -85,7 +85,7 @@ double distance(const std::vector<at::Tensor>& left, const std::vector<at::Tenso
   return largest;
 }
 
-constexpr double kSmallBuckets = 0.002;  // a parameter or two in each
+constexpr double kSmallBuckets = 0.002;  // MiB: one or two parameters in each
 
 void compare_sixteen_bits(const std::shared_ptr<World>& world) {
   const auto plain = train(world, {});
@@ -107,7 +107,8 @@ void compare_sixteen_bits(const std::shared_ptr<World>& world) {
   }
 }
 
-// Whatever the random numbers, a matrix of full rank has no error. All tensors are compressed.
+// An approximation of full rank has no error, whatever the random numbers. All tensors are
+// compressed.
 void compare_full_rank(const std::shared_ptr<World>& world) {
   const auto plain = train(world, {.steps = 12});
   PowerSgdOptions full{
@@ -147,14 +148,14 @@ RANK_TEST(CommHook, TensorsOfOneShapeCanBeCompressedTogether, 2) {
   const auto apart = train(world, training);
   training.hook.power_sgd.batch_tensors_with_same_shape = true;
   const auto together = train(world, training);
-  // The random matrices are drawn in one piece instead of several, so the approximations are
-  // others.
+  // The random matrices are drawn in one piece instead of several, so the approximations differ.
   EXPECT_GT(distance(train(world, {}), together), 1e-6) << "nothing was compressed";
   for (const auto& parameter : together) EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   EXPECT_LT(distance(apart, together), 0.1);
 }
 
-// Two buckets, already in the first iteration, which the Reducer calls by one index there.
+// There are two buckets already in the first iteration, and there the Reducer gives them the same
+// index.
 RANK_TEST(CommHook, AStaticGraphOfTwoTypes, 2) {
   const auto world = join_world();
   const auto a = torch::ones({8, 8}).set_requires_grad(true);
@@ -176,7 +177,7 @@ RANK_TEST(CommHook, AStaticGraphOfTwoTypes, 2) {
   }
 }
 
-// A process without inputs takes part in all exchanges of a hook.
+// A process without inputs takes part in all exchanges of the hook.
 RANK_TEST(CommHook, UnevenInputs, 2) {
   const auto world = join_world();
   for (const CommHook hook : {CommHook::fp16, CommHook::power_sgd, CommHook::batched_power_sgd}) {
@@ -195,8 +196,8 @@ RANK_TEST(CommHook, UnevenInputs, 2) {
   }
 }
 
-// A gradient that is the same in all steps. What an approximation of rank 1 leaves out of it comes
-// in later steps, if it is remembered.
+// The gradient is the same in all steps. With error feedback, what an approximation of rank 1
+// leaves out arrives in later steps.
 double error_of_mean_gradient(const std::shared_ptr<World>& world, CommHook hook, bool feedback) {
   torch::manual_seed(3);
   const auto weights = torch::zeros({12, 10}).set_requires_grad(true);
@@ -223,13 +224,13 @@ RANK_TEST(CommHook, WhatPowerSgdLeavesOutComesLater, 2) {
   }
 }
 
-// In Python a gradient of zeros makes nan or, with an epsilon, a matrix that is 0 for ever; one
-// that overflowed makes all steps after it nan.
+// In Python a gradient of zeros gives nan or, with an epsilon, a matrix that stays 0 forever. After
+// an overflow, all later steps are nan.
 RANK_TEST(CommHook, PowerSgdRecoversFromZerosAndOverflow, 2) {
   const auto world = join_world();
   for (const CommHook hook : {CommHook::power_sgd, CommHook::batched_power_sgd}) {
     for (const int64_t columns : {1, 4}) {  // Gram-Schmidt and QR
-      // A square, so that a bucket too is a matrix of rank 1.
+      // A square matrix, so that a whole bucket is a matrix of rank 1 too.
       const auto weights = torch::zeros({12, 12}).set_requires_grad(true);
       Parallel parallel(world, {weights},
                         {.hook = hook,
@@ -283,7 +284,7 @@ TEST(CommHook, OptionsThatCannotBe) {
   const auto power = [&](const PowerSgdOptions& options) {
     return error({.hook = CommHook::power_sgd, .power_sgd = options});
   };
-  EXPECT_TRUE(contains(error({.wrapper = CommWrapper::fp16}), "wrapper without a comm hook"));
+  EXPECT_TRUE(contains(error({.wrapper = CommWrapper::fp16}), "needs a comm hook to wrap"));
   EXPECT_TRUE(contains(power({.matrix_approximation_rank = 0}), "matrix_approximation_rank"));
   EXPECT_TRUE(contains(power({.start_iteration = 1}), "at least 2"));
   EXPECT_TRUE(contains(power({.start_iteration = 1, .use_error_feedback = false}), "at least 2"));

@@ -1,4 +1,4 @@
-// What goes wrong between processes is told by an Error, in time and on every rank it concerns.
+// Problems between processes raise an Error, in time and on every rank concerned.
 #include <dist/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -34,7 +34,7 @@ RANK_TEST(DataParallelErrors, DifferentModels, 3) {
     EXPECT_TRUE(contains(error, part));
   };
   expect(error_with({"in", "out", "inner"}, {}), "rank 2 has inner.weight Float [8, 8]");
-  expect(error_with({"in"}, {}), "rank 2 has no out.bias");
+  expect(error_with({"in"}, {}), "rank 2 lacks out.bias");
   expect(error_with({"in", "out"}, {.static_graph = true}), "rank 2 has static_graph true");
   expect(error_with({"in", "out"}, {}, [](Net& net) { net.to(at::kDouble); }),
          "rank 2 has in.bias Double [8]");
@@ -45,7 +45,7 @@ RANK_TEST(DataParallelErrors, DifferentModels, 3) {
                       for (auto& p : net.parameters()) p.requires_grad_(false);
                     }),
          "rank 2 has a problem (no parameter");
-  // All is well afterwards.
+  // Training works afterwards.
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
   auto parallel = parallel_of(world, net);
   forward_of(*parallel, *net, 0).mean().backward();
@@ -69,11 +69,11 @@ RANK_TEST(DataParallelErrors, UnusedParameters, 2) {
   auto parallel = parallel_of(world, net);
   forward_of(*parallel, *net, 0).mean().backward();
   const auto message = whole_error_of([&] { parallel->require_reduced(); });
-  EXPECT_TRUE(contains(message, "none for other_out.weight, other_out.bias"));
+  EXPECT_TRUE(contains(message, "no gradients for other_out.weight, other_out.bias"));
   EXPECT_TRUE(contains(message, "find_unused_parameters"));
-  // Without the question, the next forward tells.
+  // If nobody calls require_reduced(), the next forward reports it.
   EXPECT_TRUE(contains(whole_error_of([&] { forward_of(*parallel, *net, 1); }),
-                       "none for other_out.weight"));
+                       "no gradients for other_out.weight"));
 }
 
 RANK_TEST(DataParallelErrors, FrozenAndUnfrozenParameters, 2) {
@@ -87,8 +87,8 @@ RANK_TEST(DataParallelErrors, FrozenAndUnfrozenParameters, 2) {
   net->in->weight.requires_grad_(false);
   net->out->bias.requires_grad_(false);
   forward_of(*parallel, *net, 0).mean().backward();
-  EXPECT_TRUE(
-      contains(whole_error_of([&] { parallel->require_reduced(); }), "none for out.bias (frozen"));
+  EXPECT_TRUE(contains(whole_error_of([&] { parallel->require_reduced(); }),
+                       "no gradients for out.bias (frozen"));
 }
 
 RANK_TEST(DataParallelErrors, AStaticGraphThatChanges, 2) {
@@ -114,7 +114,7 @@ RANK_TEST(DataParallelErrors, AStaticGraphThatChanges, 2) {
     }
     parallel->require_reduced();
   });
-  EXPECT_TRUE(contains(error, "which static_graph excludes"));
+  EXPECT_TRUE(contains(error, "static_graph promises"));
 }
 
 RANK_TEST(DataParallelErrors, SynchronisingAfterwardsWithUnused, 2) {
@@ -125,7 +125,7 @@ RANK_TEST(DataParallelErrors, SynchronisingAfterwardsWithUnused, 2) {
                        "find_unused_parameters"));
 }
 
-// Also the order in which users drop things.
+// Also covers the order in which users may destroy the objects.
 RANK_TEST(DataParallelErrors, AWorldThatHasEnded, 2) {
   auto world = join_world();
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
@@ -139,7 +139,7 @@ RANK_TEST(DataParallelErrors, AWorldThatHasEnded, 2) {
       contains(error_of([&] { forward_of(*parallel, *net, 1); }), "without process groups"));
   world.reset();
   parallel.reset();
-  later.mean().backward();  // nobody reduces any more
+  later.mean().backward();  // nothing reduces it any more
 }
 
 RANK_TEST(DataParallelErrors, AProcessThatDies, 2) {

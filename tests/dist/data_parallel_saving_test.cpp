@@ -1,4 +1,4 @@
-// A training that was saved goes on as it would have, bit for bit.
+// A resumed training run continues as if it had never stopped, bit for bit.
 #include <nlohmann/json.hpp>
 
 #include <accelerant/optim/optimizer_state.h>
@@ -20,7 +20,7 @@ using accelerant::StateDict;
 using nlohmann::json;
 namespace optim = accelerant::optim;
 
-constexpr double kSmallBuckets = 0.008;  // MiB: a layer or two in each
+constexpr double kSmallBuckets = 0.008;  // MiB: one or two layers in each
 constexpr int64_t kMoreSteps = 4;
 
 // Which steps use the last layer of the model.
@@ -30,7 +30,7 @@ struct Case {
   const char* name = "";
   DataParallelOptions options = {};
   Spare spare = Spare::always;
-  int64_t forwards = 1;    // for each step
+  int64_t forwards = 1;    // per step
   bool is_uneven = false;  // ranks have different numbers of batches
 };
 
@@ -57,7 +57,7 @@ StateDict copies_of(const StateDict& tensors) {
   return copies;
 }
 
-// As it comes back from a file.
+// The state as it comes back from a file.
 NamedState copy_of(const NamedState& state) {
   return {.values = json::parse(state.values->dump()), .tensors = copies_of(state.tensors)};
 }
@@ -98,7 +98,7 @@ struct Training {
     parallel->require_reduced();
   }
 
-  // Gradients that are parts of buckets stay so.
+  // Gradients that are views of buckets stay views.
   void clear_gradients() {
     if (!test.options.gradient_as_bucket_view) return optimizer->zero_grad();
     for (const at::Tensor& parameter : net->parameters()) {
@@ -116,7 +116,7 @@ struct Training {
     };
     if (!test.is_uneven) return loop(end);
     join_uneven({parallel.get()}, {}, [&] { loop(end + rank()); });
-    // Those that ended earlier have the model of the last one, but not its optimizer.
+    // Ranks that ended earlier have the model of the last one, but not its optimizer.
     make_optimizer();
   }
 
@@ -228,8 +228,8 @@ std::vector<Case> hook_cases() {
   return cases;
 }
 
-// Saved after so many steps: before and after buckets are rebuilt, and before and after PowerSGD
-// starts.
+// Saves after these numbers of steps: before and after buckets are rebuilt, and before and after
+// PowerSGD starts.
 void expect_to_go_on(const std::shared_ptr<World>& world, const Case& test,
                      const std::vector<int64_t>& saved_after) {
   for (const int64_t steps : saved_after) {
@@ -278,7 +278,7 @@ RANK_TEST_WITH(DataParallelState, HooksGoOnBitForBitWithFour, {.num_ranks = 4, .
   expect_all_to_go_on(hook_cases(), {2, 5});
 }
 
-// What the tests above would miss if it made no difference.
+// The state must make a difference; otherwise the tests above would check nothing.
 RANK_TEST(DataParallelState, WithoutItTheResultIsAnother, 3) {
   const auto world = join_world();
   for (const CommHookOptions& comm_hook :
@@ -293,7 +293,7 @@ RANK_TEST(DataParallelState, WithoutItTheResultIsAnother, 3) {
     resumed.run(5, 5 + kMoreSteps);
     EXPECT_FALSE(equal_models(resumed, through));
     if (comm_hook.hook == CommHook::no) continue;
-    // Each tensor that was saved counts.
+    // Each saved tensor matters.
     for (const char* field : {"error", "q"}) {
       Saved damaged{saved.model, saved.optimizer, copy_of(saved.parallel)};
       int64_t cleared = 0;
@@ -311,7 +311,7 @@ RANK_TEST(DataParallelState, WithoutItTheResultIsAnother, 3) {
   }
 }
 
-// Other options than those it was saved with: training goes on, and all processes agree.
+// With options other than when it was saved, training continues and all processes agree.
 RANK_TEST(DataParallelState, LoadsWithOtherOptions, 3) {
   const auto world = join_world();
   const DataParallelOptions all_options[] = {
@@ -354,7 +354,7 @@ RANK_TEST(DataParallelState, OfAnotherModelIsRefused, 2) {
     EXPECT_EQ(now.values, good.values);
     for (const auto& item : good.tensors) EXPECT_TRUE(now.tensors[item.key()].equal(item.value()));
   };
-  refused("none of spare.bias", [](json& values) {
+  refused("a list without spare.bias", [](json& values) {
     for (json& bucket : values["buckets"]) {
       for (size_t i = 0; i < bucket.size(); ++i) {
         if (bucket[i] == "spare.bias") bucket.erase(i--);
@@ -363,13 +363,13 @@ RANK_TEST(DataParallelState, OfAnotherModelIsRefused, 2) {
   });
   refused("also other.weight",
           [](json& values) { values["buckets"][0].push_back("other.weight"); });
-  refused("more than one layer0.weight",
+  refused("duplicates of layer0.weight",
           [](json& values) { values["buckets"][0].push_back("layer0.weight"); });
-  refused("a bucket without any", [](json& values) { values["buckets"].push_back(json::array()); });
+  refused("an empty bucket", [](json& values) { values["buckets"].push_back(json::array()); });
   refused("a key 'buckets'", [](json& values) { values.erase("buckets"); });
-  refused("names of parameters in 'buckets'", [](json& values) { values["buckets"][0] = 7; });
+  refused("'buckets' to be names of parameters", [](json& values) { values["buckets"][0] = 7; });
   refused("'rebuilt'", [](json& values) { values["rebuilt"] = "yes"; });
-  refused("none of layer0.bias", [](json& values) { values["order"] = {"spare.bias"}; });
+  refused("a list without layer0.bias", [](json& values) { values["order"] = {"spare.bias"}; });
   refused("a key 'uses'", [](json& values) { values["static_graph"] = json::object(); });
   refused("'iteration'", [](json& values) { values["comm_hook"]["iteration"] = -1; });
   refused("'random_draws'", [](json& values) { values["comm_hook"].erase("random_draws"); });
@@ -377,7 +377,7 @@ RANK_TEST(DataParallelState, OfAnotherModelIsRefused, 2) {
   refused("an object", [](json& values) { values = 3; });
 }
 
-// Of an iteration that was broken off nothing can be saved; loading leads out of it.
+// Nothing can be saved after an incomplete iteration; loading a state recovers from it.
 RANK_TEST(DataParallelState, AfterAnIterationThatLeftGradientsOut, 2) {
   const auto world = join_world();
   const Case test{.options = with_hook(hook(CommHook::power_sgd))};

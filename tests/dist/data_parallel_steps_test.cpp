@@ -1,4 +1,4 @@
-// What each step exchanges, and steps of other kinds than one forward and one backward.
+// What each step exchanges, and steps other than one forward and one backward.
 #include <dist/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -40,7 +40,7 @@ RANK_TEST(DataParallelSteps, NoGradientsAreSentWithoutSynchronisation, 2) {
   EXPECT_EQ(counted.bytes_of(), gradients + buffers);
 
   counted.reset();
-  step(3, false);  // the buffers of the step before
+  step(3, false);  // exchanges the buffers of the previous step
   EXPECT_EQ(counted.bytes_of(), buffers);
   counted.reset();
   step(4, false);
@@ -54,12 +54,12 @@ RANK_TEST(DataParallelSteps, NoGradientsAreSentWithoutSynchronisation, 2) {
     call(true, [&] { return Tensors{net->out(net->norm(net->hidden(batch_of(6, 0))))}; });
     EXPECT_EQ(counted.calls_of(), 0);
   }
-  step(7, false);  // the buffers of step 5
+  step(7, false);  // exchanges the buffers of step 5
   EXPECT_EQ(counted.bytes_of(), buffers);
 }
 
-// In the middle of the training, where the others go on. In the mode of training it even changes
-// buffers.
+// One process evaluates in the middle of training while the others go on. In training mode this
+// even changes its buffers.
 RANK_TEST(DataParallelSteps, OneProcessMayEvaluateAlone, 2) {
   const auto world = join_world();
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "norm", "out"});
@@ -87,7 +87,7 @@ RANK_TEST(DataParallelSteps, OneProcessMayEvaluateAlone, 2) {
   }
   forward(6).pow(2).mean().backward();
   expect_same_on_all_ranks(*world, net->parameters());
-  // The forward of each has gone on from the buffers of rank 0: its own batch is all that differs.
+  // Each rank's forward has started from the buffers of rank 0: only its own batch differs.
   const auto num_batches = net->norm->num_batches_tracked.item<int64_t>();
   EXPECT_EQ(num_batches, 7 + 2);
   call(false, [&] { return Tensors{}; });
@@ -131,7 +131,7 @@ RANK_TEST(DataParallelSteps, BuffersOfAllTypesAreThoseOfRank0, 2) {
     filled.push_back(torch::full({4, 2}, value).t());
     return filled;
   };
-  // Buffers are asked for anew each time, since users replace them.
+  // DataParallel asks for the buffers each time, since users may replace them.
   Tensors buffers = fill(1 + rank());
   DataParallel parallel(world, named_parameters_of(*net), [&] { return buffers; });
   const auto call = call_of(parallel);
@@ -146,7 +146,7 @@ RANK_TEST(DataParallelSteps, BuffersOfAllTypesAreThoseOfRank0, 2) {
   expect_same_on_all_ranks(*world, net->parameters());
 }
 
-// A forward before, whose backward has not run, may have saved the buffer.
+// An earlier forward whose backward has not run yet may have saved the buffer.
 RANK_TEST(DataParallelSteps, GivingBuffersOnDoesNotBreakABackwardBefore, 2) {
   const auto world = join_world();
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
@@ -189,7 +189,7 @@ RANK_TEST(DataParallelSteps, SynchronisesAfterwards, 2) {
   }
 }
 
-// A generator and a discriminator, one of them frozen while the other learns.
+// A generator and a discriminator; one is frozen while the other learns.
 RANK_TEST(DataParallelSteps, TwoModelsInTurn, 2) {
   const auto world = join_world();
   auto maker = std::make_shared<Net>(std::set<std::string>{"in", "inner"});

@@ -1,4 +1,4 @@
-// Several processes with a part of the batch each train as one with all of it.
+// Several processes, each with a part of the batch, train like one process with the whole batch.
 #include <dist/data_parallel.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -24,9 +24,9 @@ struct Case {
   const char* name = "";
   std::set<std::string> parts = {"in", "out"};
   DataParallelOptions options = {};
-  // One step of one rank, with its backwards.
+  // One step of one rank, including its backward calls.
   std::function<void(Net&, const Call&, const Place&)> run = {};
-  std::function<void(Net&)> change = {};  // the model before it is prepared
+  std::function<void(Net&)> change = {};  // changes the model before it is prepared
 };
 
 at::Tensor loss_of(const at::Tensor& output, const Place& place) {
@@ -47,7 +47,7 @@ void run_accumulating(Net& net, const Call& call, const Place& place) {
   }
 }
 
-// Ranks and steps use different outputs; in every third step the loss leaves out one that was made.
+// Ranks and steps use different outputs. In every third step the loss ignores one of two outputs.
 void run_with_unused(Net& net, const Call& call, const Place& place) {
   const auto x = batch_of(place.step, place.rank);
   const bool first = (place.step + place.rank) % 2 == 0;
@@ -98,7 +98,7 @@ void run_two_forwards(Net& net, const Call& call, const Place& place) {
   (loss_of(first, place) + loss_of(second, place)).backward();
 }
 
-// Python's DDP averages only the first of these two, and the models drift apart.
+// Python's DDP averages only the first of these two, so the models drift apart.
 void run_two_backwards(Net& net, const Call& call, const Place& place) {
   const auto parts = batch_of(place.step, place.rank).chunk(2);
   const auto forward = [&](const at::Tensor& x) {
@@ -217,7 +217,7 @@ Tensors copies_of(const Tensors& tensors) {
   return copies;
 }
 
-// One process does the work of all ranks. Buffers are those that rank 0 leaves.
+// One process does the work of all ranks. The buffers are those that rank 0 would leave.
 std::shared_ptr<Net> train_alone(const Case& test) {
   auto net = make_net(test);
   for (int64_t step = 0; step < kSteps; ++step) {
@@ -282,7 +282,7 @@ RANK_TEST(DataParallel, ASecondBackwardIsRefusedWhereItCannotBeReduced, 2) {
     EXPECT_TRUE(contains(error_of([&] {
                            run_two_backwards(*net, call, {0, rank()});
                          }),
-                         "A second backward()"));
+                         "second backward()"));
   }
 }
 

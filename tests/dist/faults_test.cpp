@@ -1,7 +1,7 @@
-// What the processes of a training say and do when one of them dies, hangs or goes its own way.
+// What the processes of a run say and do when one of them dies, hangs or makes different calls.
 //
-// Faults come from failpoints (core/failpoint.h). The ranks run a small training in a thread, where
-// GoogleTest catches nothing: an Error ends them as it ends a program that does not catch it.
+// Failpoints (core/failpoint.h) cause the faults. The ranks train in a thread, where GoogleTest
+// catches nothing: an Error ends them as it ends a program that does not catch it.
 
 #include <accelerant/accelerator/accelerator.h>
 #include <accelerant/core/failpoint.h>
@@ -37,7 +37,7 @@ using accelerant::launch::RunRanksResult;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Everything faster than by default, but for what a busy machine needs.
+// Everything is faster than by default, except for what a busy machine needs.
 AcceleratorOptions quick_options() {
   return {.cpu = true,
           .process_group = {.timeout = seconds(60),
@@ -49,11 +49,11 @@ AcceleratorOptions quick_options() {
 using EachStep = std::function<void(Accelerator&, int step)>;  // called before the step
 
 void train_here(const AcceleratorOptions& options, int steps, const EachStep& each_step) {
-  signal(SIGTERM, SIG_IGN);  // of the launcher, when a rank has ended: let the others speak
+  signal(SIGTERM, SIG_IGN);  // sent by the launcher when a rank has ended: let the others report
   torch::manual_seed(1);
   torch::nn::Linear net(4, 2);
   net->weight.register_hook([](const torch::Tensor& gradient) {
-    accelerant::failpoint("gradient");  // in the midst of backward
+    accelerant::failpoint("gradient");  // in the middle of backward
     return gradient;
   });
   torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -77,7 +77,7 @@ RunRanksResult run_with(const std::string& failpoint, int num_ranks,
   return rank_test::run({.num_ranks = num_ranks, .environment = environment});
 }
 
-// What the rank said last: it ended by itself, with status 1 and a report.
+// The message in the rank's report. Checks that the rank ended by itself, with status 1.
 std::string error_report(const RunRanksResult& result, size_t rank) {
   const RankResult& ended = result.ranks.at(rank);
   EXPECT_EQ(ended.exit_code, 1) << ended.err;
@@ -89,7 +89,7 @@ std::string error_report(const RunRanksResult& result, size_t rank) {
     return "";
   }
   EXPECT_EQ(ended.error->rank, static_cast<int64_t>(rank));
-  // The report has both beside the message.
+  // The report has the rank in a field of its own, so the message does not repeat it.
   EXPECT_FALSE(ended.error->message.starts_with(name.substr(1, name.size() - 3)));
   EXPECT_EQ(ended.error->message.find("Rank " + std::to_string(rank)), std::string::npos);
   return ended.error->message;
@@ -109,7 +109,7 @@ TEST(Faults, OneOfManyRanksDies) {
   if (rank_test::is_rank()) return train(quick_options(), 5);
   const auto result = run_with("gradient:kill@3/rank=1", 4);
   EXPECT_EQ(result.ranks[1].signal, SIGKILL);
-  // Who notices it by the end of another that noticed it before cannot tell which was the first.
+  // A rank that notices only because another survivor has ended cannot tell which rank ended first.
   for (const size_t survivor : {0U, 2U, 3U}) EXPECT_NE(error_report(result, survivor), "");
 }
 
@@ -157,7 +157,7 @@ TEST(Faults, ARankInAnEndlessLoopIsNamed) {
   if (rank_test::is_rank()) {
     auto options = quick_options();
     options.process_group.timeout = seconds(4);
-    // Or it would count as silent whose thread of the monitor is late.
+    // With a shorter interval, a rank whose monitor thread is late would count as silent.
     options.process_group.monitor.interval = milliseconds(1000);
     return train(options, 5);
   }
@@ -169,7 +169,7 @@ TEST(Faults, ARankInAnEndlessLoopIsNamed) {
 
 // --- Stopped for a moment -------------------------------------------------------------------------
 
-// A process of its own that lets `stopped` go on as soon as the file exists.
+// Starts a process that continues `stopped` as soon as the file exists.
 void continue_when_there_is(const std::string& file, pid_t stopped) {
   if (fork() != 0) return;
   while (access(file.c_str(), F_OK) != 0 && getppid() == stopped) usleep(10'000);
@@ -196,7 +196,7 @@ TEST(Faults, ARankThatIsStoppedForAMomentGoesOn) {
 
 TEST(Faults, SlowRanksAreNoFault) {
   if (rank_test::is_rank()) return train(quick_options(), 4);
-  // Longer than it takes to notice exchanges that cannot meet.
+  // This is longer than it takes to notice exchanges that do not match.
   const auto result = run_with("backward:sleep=700/rank=1", 2);
   EXPECT_TRUE(result.succeeded()) << result.report;
   EXPECT_EQ(result.ranks[0].err.find("error"), std::string::npos) << result.ranks[0].err;
@@ -213,7 +213,7 @@ TEST(Faults, ACollectiveThatOneRankSkipsIsAnError) {
   const auto result = rank_test::run({.num_ranks = 2});
   const std::string error_0 = result.ranks[0].err;
   const std::string error_1 = result.ranks[1].err;
-  // Whoever is the first ends the connection of the other.
+  // The first to notice ends the connection of the other.
   EXPECT_TRUE(contains(error_0 + error_1, "can never complete"));
   EXPECT_TRUE(contains(error_0 + error_1, "of rank 0 is wait_for_everyone (step 2)") ||
               contains(error_0 + error_1, "of rank 1 is averaging gradients (step 3)"));
@@ -237,13 +237,13 @@ TEST(Faults, ARankThatFinishesEarlyIsNamed) {
   if (rank_test::is_rank()) return train(quick_options(), rank() == 0 ? 5 : 3);
   const auto result = rank_test::run({.num_ranks = 2});
   EXPECT_EQ(result.ranks[1].exit_code, 0);
-  EXPECT_TRUE(contains(error_report(result, 0), "ank 1 has finished"));
+  EXPECT_TRUE(contains(error_report(result, 0), "ank 1 has left the run"));
 }
 
 // --- Two machines ---------------------------------------------------------------------------------
 
-// For two_machines_test.py, which starts it by `accelerant launch` and may cut the link between
-// them.
+// For two_machines_test.py, which starts it with `accelerant launch` and may cut the link between
+// the machines.
 TEST(Faults, DISABLED_TrainingOnTwoMachines) {
   auto options = quick_options();
   options.process_group.timeout = seconds(std::atoi(std::getenv("FAULTS_TIMEOUT")));

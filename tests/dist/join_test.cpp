@@ -23,10 +23,10 @@ namespace dist = accelerant::dist;
 
 struct UnevenCase {
   const char* name = "";
-  std::vector<int64_t> batches = {};  // of each rank
+  std::vector<int64_t> batches = {};  // for each rank
   DataParallelOptions options = {};
   JoinOptions join = {};
-  int64_t accumulates = 1;  // forwards for each synchronised one
+  int64_t accumulates = 1;  // forwards per synchronised one
   bool has_buffers = false;
   bool has_unused = false;
 };
@@ -48,7 +48,7 @@ at::Tensor output_of(const UnevenCase& test, Net& net, int64_t step, int64_t of_
   return test.has_unused && step % 2 == 1 ? net.other_out(hidden) : net.out(hidden);
 }
 
-// What the documentation of PyTorch's join says: processes that have ended count as gradients of
+// Follows the documentation of PyTorch's join: processes that have ended contribute gradients of
 // zero.
 std::shared_ptr<Net> train_uneven_alone(const UnevenCase& test) {
   auto net = std::make_shared<Net>(uneven_parts_of(test));
@@ -76,7 +76,7 @@ std::shared_ptr<Net> train_uneven_alone(const UnevenCase& test) {
       of_source.clear();
       for (const auto& buffer : net->buffers()) of_source.push_back(buffer.clone());
     }
-    restore(of_source);  // of the highest rank that is left
+    restore(of_source);  // the buffers of the highest rank that is left
     if (synchronises(test, step)) step_and_clear(*net);
   }
   return net;
@@ -96,7 +96,7 @@ void expect_equal_uneven_training(const std::shared_ptr<World>& world, const Une
           .mean()
           .backward();
       if (synchronise) step_and_clear(*net);
-      // An evaluation in between, which the others do not follow.
+      // An evaluation in between, in which the others take no part.
       const torch::NoGradGuard no_grad;
       net->eval();
       call(true, [&] { return Tensors{output_of(test, *net, step, rank())}; });
@@ -108,7 +108,7 @@ void expect_equal_uneven_training(const std::shared_ptr<World>& world, const Une
   expect_same_on_all_ranks(*world, net->parameters());
   expect_same_on_all_ranks(*world, net->buffers());
 
-  // An even epoch afterwards.
+  // An even epoch works afterwards.
   for (int64_t step = 0; step < 2; ++step) {
     for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
     call(true, [&] { return Tensors{output_of(test, *net, step, rank())}; })[0]
@@ -141,7 +141,7 @@ RANK_TEST(Join, TrainsAsTheSumOfWhatThereIs, 3) {
   }
 }
 
-// Each process normalises its own batch; the counter tells whose buffers went on.
+// Each process normalises its own batch; the counter shows whose buffers were kept.
 RANK_TEST(Join, BuffersComeFromARankThatGoesOn, 2) {
   const auto world = join_world();
   expect_equal_uneven_training(world, {.name = "buffers", .batches = {2, 5}, .has_buffers = true});
@@ -149,7 +149,8 @@ RANK_TEST(Join, BuffersComeFromARankThatGoesOn, 2) {
                                {.name = "of rank 0", .batches = {5, 2}, .has_buffers = true});
 }
 
-// Forwards of one and the other before their backwards, one of them triggered afterwards.
+// Both models run forward before either backward. The second one asks for its synchronisation again
+// just before its backward.
 RANK_TEST(Join, TwoModels, 2) {
   const auto world = join_world();
   auto first = std::make_shared<Net>(std::set<std::string>{"in", "inner"});
@@ -199,7 +200,7 @@ RANK_TEST(Join, EndsEarlyIfAsked, 2) {
 
 RANK_TEST(Join, RefusesNonsense, 2) {
   const auto world = join_world();
-  EXPECT_TRUE(contains(error_of([&] { join_uneven({}, {}, [] {}); }), "for no model"));
+  EXPECT_TRUE(contains(error_of([&] { join_uneven({}, {}, [] {}); }), "got no models"));
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
   auto parallel = parallel_of(world, net);
   join_uneven({parallel.get()}, {}, [&] {
@@ -209,8 +210,8 @@ RANK_TEST(Join, RefusesNonsense, 2) {
   expect_same_on_all_ranks(*world, net->parameters());
 }
 
-// At once, before anything has been exchanged, so that the training can go on; and with inputs in
-// all processes as well.
+// The error comes at once, before anything is exchanged, so the training can go on. It comes even
+// if all processes still have inputs.
 RANK_TEST(Join, RefusesOtherExchanges, 2) {
   const auto world = join_world();
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "norm", "out"});
@@ -248,9 +249,10 @@ RANK_TEST(Join, RefusesOtherExchanges, 2) {
         EXPECT_TRUE(contains(error, "join_uneven_inputs(): " + name)) << error;
         EXPECT_TRUE(contains(error, "after join_uneven_inputs()")) << error;
       }
-      EXPECT_TRUE(contains(error_of([&] { train(*other, call_other, step); }), "not joined"));
       EXPECT_TRUE(
-          contains(error_of([&] { parallel_other->synchronise_next_backward(); }), "not joined"));
+          contains(error_of([&] { train(*other, call_other, step); }), "does not cover a model"));
+      EXPECT_TRUE(contains(error_of([&] { parallel_other->synchronise_next_backward(); }),
+                           "does not cover a model"));
       call(true,
            [&] { return Tensors{net->out(net->norm(net->hidden(batch_of(step, rank()))))}; })[0]
           .mean()
@@ -265,7 +267,7 @@ RANK_TEST(Join, RefusesOtherExchanges, 2) {
   expect_same_on_all_ranks(*world, other->parameters());
 }
 
-// The others hear of it at once, as of any other failure.
+// The others notice it at once, like any other failure.
 RANK_TEST(Join, AnExchangeInOneProcessEndsAll, 2) {
   const auto world = join_world();
   auto net = std::make_shared<Net>(std::set<std::string>{"in", "out"});
@@ -278,7 +280,7 @@ RANK_TEST(Join, AnExchangeInOneProcessEndsAll, 2) {
             .mean()
             .backward();
       }
-      // Rank 0 has ended by now, and follows.
+      // Rank 0 has run out of inputs by now and follows rank 1.
       if (rank() == 1) dist::gather(*world, torch::ones({1}));
     });
   });

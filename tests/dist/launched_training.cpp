@@ -1,5 +1,5 @@
-// A small training for launchers_test.py, which starts it by every launcher: trains a few steps and
-// writes which process it was and what came out into FOLDER/RANK.json.
+// A small training run, which launchers_test.py starts with every launcher. It trains a few steps
+// and writes its rank and results to FOLDER/RANK.json.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
@@ -24,7 +24,7 @@ std::string hash_of(const std::vector<at::Tensor>& parameters) {
 
 void train(const std::string& folder) {
   accelerant::Accelerator accelerator({.cpu = true});
-  // Other weights in each rank; those of rank 0 count.
+  // Each rank has different weights; those of rank 0 count.
   torch::manual_seed(1 + static_cast<uint64_t>(accelerator.process_index()));
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 1));
   torch::optim::SGD sgd(net->parameters(), 0.1);

@@ -11,7 +11,7 @@ from rank_processes import clean_environment, free_port, rank_environment, run_t
 
 RANKS = 2
 PROGRAM = os.environ["ACCELERANT_LAUNCHED_TRAINING"]
-# As in dist/environment.h.
+# The values of Launcher in accelerant/watch/environment.h.
 BY_TORCH, BY_OPEN_MPI, BY_SLURM = 1, 2, 6
 
 
@@ -26,7 +26,7 @@ def results_in(folder) -> list:
 
 @pytest.fixture(scope="module")
 def expected_hash(tmp_path_factory):
-    """Of ranks that are told by hand what torchrun would tell them."""
+    """The hash from ranks whose environment is set by hand as torchrun would set it."""
     port = free_port()
     folder = tmp_path_factory.mktemp("by_hand")
     run_together([([PROGRAM, str(folder)], rank_environment(rank, RANKS, port)) for rank in range(RANKS)])
@@ -60,7 +60,7 @@ def test_torchrun(tmp_path, expected_hash, rendezvous):
 def mpirun(folder) -> list:
     if shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed")
-    # Two runs that begin at once race to make the same folder in /tmp, and one fails; so each has its own.
+    # Two runs that start at once race to create the same folder in /tmp, and one fails; so each has its own.
     session = folder.with_name(folder.name + "_session")
     session.mkdir()
     # All processes are on this machine, where there may be no ssh.

@@ -38,7 +38,7 @@ RANK_TEST(AverageParameters, OfSeveralTypes, 3) {
   expect_same_on_all_ranks(*world, own);
 }
 
-// All ranks of local SGD in one process, and one of them in this.
+// Each process simulates all ranks of local SGD and compares its own rank with the simulation.
 RANK_TEST(LocalSgd, IsStepsOnOneProcessAndMeans, 3) {
   const auto world = join_world();
   constexpr int kSteps = 8;
@@ -93,7 +93,7 @@ RANK_TEST(LocalSgd, DoesNothingWhenNotEnabled, 2) {
   expect_same_on_all_ranks(*world, {own});
 }
 
-// The other ranks need not fail at the same time: there is nothing to average with.
+// The other ranks may not fail at the same time, so there would be nothing to average with.
 RANK_TEST(LocalSgd, AnExceptionDoesNotWaitForOthers, 2) {
   const auto world = join_world();
   const auto own = torch::full({2}, static_cast<double>(world->rank()));

@@ -38,7 +38,7 @@ struct Setup {
   int64_t skip = 0;
 };
 
-// The numbers that gather_for_metrics gives in an epoch.
+// The numbers that gather_for_metrics returns in an epoch.
 std::vector<int64_t> numbers_seen(const dist::World& world, const Setup& setup) {
   auto loader = data::loader(Numbers{setup.length},
                              {.batch_size = setup.batch_size, .drop_last = setup.drop_last})
@@ -51,7 +51,7 @@ std::vector<int64_t> numbers_seen(const dist::World& world, const Setup& setup) 
   for (auto&& batch : loader) {
     const auto rows = rows_of(*loader.state());
     if (!rows.everywhere) break;
-    // A loss for each process, and a table whose rows are no samples, come along.
+    // Also gathers a loss for each process and a table whose rows are not samples.
     const auto [numbers, loss, table] = dist::gather_for_metrics(
         world, rows, std::tuple{batch, batch.sum().to(at::kFloat), torch::ones({41, 2})});
     EXPECT_EQ(loss.numel(), world.size() == 1 ? 1 : world.size());
@@ -73,7 +73,7 @@ std::vector<int64_t> range(int64_t begin, int64_t end) {
   return numbers;
 }
 
-// Each sample once, in the order of the data set, whatever fills up the last round.
+// Each sample comes once, in the order of the data set, whatever fills up the last round.
 void every_sample_once() {
   const auto world = join_world();
   const int64_t processes = world->size();
@@ -98,19 +98,19 @@ RANK_TEST(Metrics, DropLastLeavesOutTheWholeIncompleteRound, 3) {
   EXPECT_EQ(numbers_seen(*world, {.length = 23, .batch_size = 3, .drop_last = true}), range(0, 18));
 }
 
-// Accelerate's does not.
+// Accelerate's resumed loader does not.
 RANK_TEST(Metrics, AResumedLoaderKnowsItsRemainder, 2) {
   const auto world = join_world();
   EXPECT_EQ(numbers_seen(*world, {.length = 13, .batch_size = 2, .skip = 2}), range(8, 13));
 }
 
-// Without even_batches the ranks have different numbers of rows in the last step, or none.
+// Without even_batches, ranks have different numbers of rows in the last step, or none.
 RANK_TEST(Metrics, UnevenBatchesAreGatheredWhereAllHaveOne, 3) {
   const auto world = join_world();
-  // 11 = 3 + 3 + 3, then 2: rank 0 alone has a batch in the second step.
+  // 11 = 3 + 3 + 3, then 2: only rank 0 has a batch in the second step.
   EXPECT_EQ(numbers_seen(*world, {.length = 11, .batch_size = 3, .even_batches = false}),
             range(0, 9));
-  // 17 = 9 + 3 + 3 + 2: all have one, the last a shorter one.
+  // 17 = 9 + 3 + 3 + 2: all have a batch in the second step; the last one is shorter.
   EXPECT_EQ(numbers_seen(*world, {.length = 17, .batch_size = 3, .even_batches = false}),
             range(0, 17));
   const dist::BatchRows not_everywhere{.here = 2, .total = 2, .everywhere = false};
@@ -130,11 +130,11 @@ RANK_TEST(Metrics, OnlyWhatHasARowForEachSampleIsCut, 3) {
   EXPECT_TRUE(torch::equal(scalar, torch::tensor({0.0, 1.0, 2.0})));
   EXPECT_EQ(vector.numel(), 21);
   EXPECT_EQ(features.sizes(), at::IntArrayRef({5, 3, 2}));
-  // Not known: nothing is cut.
+  // The number of rows is not known, so nothing is cut.
   EXPECT_EQ(dist::gather_for_metrics(*world, {}, torch::arange(4)).numel(), 12);
   const auto whole = dist::gather_objects_for_metrics(*world, rows, {rank()});
   EXPECT_EQ(whole, (std::vector<json>{0, 1, 2}));
-  // A class that happens to be as long as one of the batches is none.
+  // A tensor is not cut just because its length matches one of the batches.
   const dist::BatchRows uneven{.here = rank() == 2 ? 2 : 3, .total = 8};
   const auto [ragged, table] = dist::gather_for_metrics(
       *world, uneven, std::tuple{torch::full({uneven.here, 2}, rank()), torch::ones({3})});

@@ -1,4 +1,5 @@
-// A small model and a loop for tests of DataParallel, which run it in one process and in several.
+// A small model and a loop for the tests of DataParallel, which run them in one process and in
+// several.
 #pragma once
 
 #include <dist/data_parallel.h>
@@ -23,7 +24,7 @@ inline std::shared_ptr<World> join_world() {
   return World::join(accelerant::dist::Environment::detect());
 }
 
-// Has only the parts that it is asked for, since parts that are not used are a matter of their own.
+// Has only the requested parts, since unused parts are tested separately.
 struct Net : torch::nn::Module {
   explicit Net(const std::set<std::string>& parts) {
     torch::manual_seed(7);
@@ -60,7 +61,7 @@ inline std::unique_ptr<DataParallel> parallel_of(const std::shared_ptr<World>& w
 }
 
 using Tensors = std::vector<at::Tensor>;
-// Calls a forward, with what belongs around it. The bool says whether to synchronise.
+// Runs a forward with the calls that belong around it. The bool says whether to synchronise.
 using Call = std::function<Tensors(bool, const std::function<Tensors()>&)>;
 
 inline Call call_of(DataParallel& parallel) {
@@ -90,7 +91,7 @@ inline void step_and_clear(torch::nn::Module& net) {
   }
 }
 
-// Within some last bits of the numbers that there are.
+// Compares within a tolerance relative to the largest number.
 inline void expect_close(const Tensors& got, const Tensors& expected, double tolerance = 1e-6) {
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {

@@ -1,4 +1,4 @@
-// Signals to the processes of a training: all stop after the same update.
+// Signals to the processes of a training run: all stop after the same update.
 
 #include "dist/preemption.h"
 
@@ -45,7 +45,7 @@ void expect_same_update(const World& world, const Preemption& preemption) {
   for (const auto& one : all) EXPECT_EQ(one, all[0]);
 }
 
-// An update with an exchange in it, as of gradients.
+// An update with an exchange in it, like the exchange of gradients.
 bool update_together(const World& world, Preemption& preemption) {
   wait_for_everyone(world);
   return preemption.at_boundary();
@@ -79,7 +79,7 @@ RANK_TEST(Preemption, ASignalToOneRankStopsAll, 3) {
   expect_same_update(*world, preemption);
 }
 
-// In one process after the other: also the second training of a program can be stopped.
+// Runs several trainings one after the other: the second training of a program can be stopped too.
 RANK_TEST(Preemption, SignalsAtRandomUpdatesStopAllAtTheSame, 4) {
   const auto world = join_world(quick_options());
   nlohmann::json seed = random_seed();
@@ -131,7 +131,7 @@ TEST(Preemption, UncaughtItEndsAllRanksWithTheExitCode) {
   EXPECT_TRUE(result.report.starts_with("stopped on request")) << result.report;
 }
 
-// Shutting down at the end of a training.
+// The signal comes while the training shuts down at its end.
 RANK_TEST(Preemption, NobodySavesWhenATrainingHasEnded, 2) {
   const auto world = join_world(quick_options());
   std::atomic<bool> warned = false;
@@ -174,7 +174,7 @@ TEST(Preemption, ARankThatDoesNotAnswerIsNamed) {
     const std::string why = rank.error->message.substr(problem.size());
     if (why.starts_with("rank 1 did not answer within 2 s")) {
       ++naming;
-    } else {  // it heard of another's end before its own time was over; or it is rank 1, which cannot ask
+    } else {  // it heard of another's end before its own timeout, or it is rank 1, which cannot ask
       EXPECT_TRUE(contains(why, "given up") || contains(why, "failed") ||
                   why.starts_with("the store does not answer"))
           << why;

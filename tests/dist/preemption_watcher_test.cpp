@@ -19,7 +19,7 @@ using accelerant::dist::PreemptionWatcher;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// The processes of a run as threads of this one.
+// The processes of a run, simulated in this one.
 struct Rank {
   int64_t updates = 0;
   std::shared_ptr<PreemptionWatcher> watcher;
@@ -32,7 +32,7 @@ class Ranks {
     for (size_t i = 0; i < count; ++i) {
       ranks_[i].watcher = PreemptionWatcher::start(
           store, static_cast<int64_t>(i), static_cast<int64_t>(count),
-          // The thread may be a little behind this object.
+          // Shared, because the watcher's thread may outlive this object a little.
           [signal = signal_of(i)] { return signal->load(); }, interval);
     }
   }
@@ -43,7 +43,7 @@ class Ranks {
   Rank& operator[](size_t i) { return ranks_[i]; }
   void send(size_t i, int signal) { *signals_[i] = signal; }
 
-  // One more update; whether it is time to save.
+  // Counts one more update. Returns whether it is time to save.
   bool update(size_t i) {
     ++ranks_[i].updates;
     PreemptionWatcher& watcher = *ranks_[i].watcher;
@@ -109,15 +109,15 @@ TEST(PreemptionWatcherTest, NamesThoseWhoHaveNotAnswered) {
   while (watcher->count_update() != Boundary::wait) std::this_thread::yield();
   EXPECT_FALSE(watcher->await_agreement(milliseconds(0)));
   std::vector<int64_t> missing;
-  // Between the stop at the boundary and the answer.
+  // Repeats, because the watcher may have stopped at the boundary but not answered yet.
   while (missing.size() != 3) missing = watcher->missing(seconds(60)).value();
   EXPECT_EQ(missing, (std::vector<int64_t>{0, 2, 3}));
   EXPECT_EQ(watcher->failure(), "");
   watcher->stop(seconds(60));
 }
 
-// Free-running trainings of different speed, which are asked at random updates, one of them or
-// several.
+// The trainings run freely at different speeds. One or several of them get the signal at random
+// updates.
 TEST(PreemptionWatcherTest, AllStopAtTheSameUpdate) {
   const uint32_t seed = random_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -130,7 +130,7 @@ TEST(PreemptionWatcherTest, AllStopAtTheSameUpdate) {
     for (size_t i = 0; i < count; ++i) {
       asked_at[i] = i == 0 || below(3) == 0 ? static_cast<int64_t>(1 + below(500)) : 0;
     }
-    std::vector<size_t> pauses(count);  // every so many updates
+    std::vector<size_t> pauses(count);  // the number of updates between pauses
     for (size_t i = 0; i < count; ++i) pauses[i] = 1 + below(50);
     std::vector<std::thread> threads;
     for (size_t i = 0; i < count; ++i) {

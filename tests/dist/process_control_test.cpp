@@ -76,10 +76,10 @@ RANK_TEST(ProcessControl, WaitForEveryone, 4) {
   wait_for_everyone(*world, "named");
 }
 
-// Rank 2 does not come; it stays alive until the others have given up, so that only the timeout
-// tells.
+// Rank 2 does not come. It stays alive until the others have given up, so that only the timeout
+// reveals it.
 RANK_TEST(ProcessControl, TheMissingAreNamedOnEveryRank, 4) {
-  // The monitor of a slow rank might be faster to see that the others have given up.
+  // On a slow rank, the monitor might notice first that the others have given up.
   const auto world = join_world({.timeout = 2s, .monitor = {.enabled = false}});
   wait_for_everyone(*world);
   if (rank() == 2) {
@@ -105,7 +105,7 @@ RANK_TEST(ProcessControl, TheDeadAreNamedAtOnce, 3) {
 
 RANK_TEST(ProcessControl, MainProcessFirst, 3) {
   const auto world = join_world();
-  // The others see what the main process wrote before they run.
+  // The others run only after the main process.
   json seen;
   const int result = main_process_first(*world, [&] {
     if (rank() == 0) std::this_thread::sleep_for(200ms);
@@ -140,7 +140,7 @@ RANK_TEST(ProcessControl, AFailureOfTheMainProcessReleasesTheOthers, 3) {
   wait_for_everyone(*world);  // all are still in step
 }
 
-// Two machines of two processes each, as far as the variables say.
+// Two machines with two processes each, according to the environment.
 RANK_TEST(ProcessControl, LocalMainProcessesGoFirstOnTheirMachine, 4) {
   auto environment = Environment::detect();
   environment.local_process_index = rank() % 2;

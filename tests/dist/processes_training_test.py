@@ -1,6 +1,7 @@
-"""Training on several processes against torch and Accelerate: comm hooks and local SGD.
+"""Compares training on several processes with torch and Accelerate: comm hooks and local SGD.
 
-Both sides run the same cases on as many processes, connected by Gloo, from the same random weights and data."""
+Both sides run the same cases on the same number of processes, connected by Gloo, with the same random weights and
+data."""
 
 import json
 import os
@@ -24,7 +25,7 @@ def power_sgd(**options):
 
 
 def make_cases(seed: int) -> dict:
-    """Name to case."""
+    """Returns the cases by name."""
     numbers = random.Random(seed)
 
     def case(hook=None, local_sgd=None, bucket_cap_mb=None, steps=7):
@@ -73,8 +74,8 @@ def register_hook(model, options: dict):
     original = model.register_comm_hook
 
     def register_waiting(state, hook):
-        # The callbacks of several buckets may start their exchanges in any order on Gloo, so wait for each. And
-        # torch knows the bf16 hooks by their names and refuses them on Gloo, which can reduce bf16 by now.
+        # On Gloo the callbacks of several buckets may start their exchanges in any order, so wait for each. The wrapper
+        # also hides the names of the bf16 hooks: torch refuses them on Gloo by name, although Gloo can reduce bf16.
         def waits(state, bucket):
             future = hook(state, bucket)
             future.wait()
@@ -82,7 +83,7 @@ def register_hook(model, options: dict):
 
         original(state=state, hook=waits)
 
-    # Since it takes batches of matrices, the batched hook's single ones fail its assertion.
+    # _orthogonalize takes batches of matrices; its assertion fails for the batched hook's single ones.
     if powerSGD_hook._orthogonalize.__name__ == "_orthogonalize":
         takes_batches = powerSGD_hook._orthogonalize
 

@@ -1,5 +1,5 @@
-"""A rank of the Python side of training_parity_test.py: reads documents, one in a line, trains as they say with
-the other ranks, and answers each with a line."""
+"""A rank of the Python side of training_parity_test.py. It reads documents, one per line, trains as they say together
+with the other ranks, and answers each with a line."""
 
 import contextlib
 import json
@@ -14,14 +14,14 @@ from training_runs import load, result_of, step_with_torch, train_with_accelerat
 
 
 def send_in_bf16(state, bucket):
-    """torch's hook refuses Gloo by its name, although it works."""
+    """torch refuses its own hook on Gloo by name, although it works there."""
     return bf16_compress_hook(state, bucket)
 
 
 def train_with_torch(document: dict) -> dict:
-    """What Accelerate does not do on a CPU, fp16 and a hook for bf16, or hides, the options of a join, with torch
-    alone. Every rank takes whole batches in turn, and their number must divide by that of the ranks, unless uneven
-    inputs are joined."""
+    """Trains with torch alone, for what Accelerate does not do on a CPU (fp16, a hook for bf16) or hides (the options
+    of a join). Ranks take whole batches in turn. The number of batches must be a multiple of the number of ranks,
+    unless uneven inputs are joined."""
     state = PartialState(cpu=True)
     network, optimizer, loader, schedule = load(document)
     model = DistributedDataParallel(network)

@@ -1,4 +1,4 @@
-// How processes wait for those that have not come yet.
+// How processes wait for those that have not joined yet.
 #include "dist/rendezvous.h"
 
 #include <accelerant/core/log.h>
@@ -28,7 +28,7 @@ Environment rank_of(int64_t rank, int64_t size) {
   return environment;
 }
 
-// What is logged while it lives; `at` is called with each text.
+// Collects what is logged during its lifetime, and calls `at` with each text.
 class Logged {
  public:
   explicit Logged(std::function<void(const std::string&)> at = {}) {
@@ -57,7 +57,7 @@ TEST(Rendezvous, TheMissingAreNamedWhileWaitingAndAtTheEnd) {
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
   store->set("joined/0", "1");
   Logged logged;
-  // The first that is there speaks for all.
+  // The lowest rank that has joined speaks for all.
   EXPECT_TRUE(contains(whole_error_of([&] {
                          await_all(*store, "joined", rank_of(3, 6), milliseconds(300),
                                    milliseconds(100));
@@ -85,12 +85,12 @@ TEST(Rendezvous, TheFirstThatIsThereSpeaks) {
   EXPECT_TRUE(contains(texts[0], "ranks 0 and 1 have not joined"));
 }
 
-// Nobody serves the store: rank 0 has ended before it came to that.
+// Nobody serves the store, as when rank 0 ends before it gets to that.
 TEST(Rendezvous, AStoreThatIsNotThereIsNamedWhileWaiting) {
   Environment environment = rank_of(1, 2);
   environment.local_process_index = 1;
   environment.master_port = 1;
-  // What the program does with it must not end it.
+  // An exception from the program's log handler must not end the wait.
   Logged logged([](const std::string&) { throw std::runtime_error("the log is full"); });
   const std::string error =
       whole_error_of([&] { store_of(environment, seconds(2), milliseconds(100)); });
@@ -98,7 +98,7 @@ TEST(Rendezvous, AStoreThatIsNotThereIsNamedWhileWaiting) {
   const auto texts = logged.texts();
   ASSERT_FALSE(texts.empty());
   EXPECT_TRUE(contains(texts[0], "no store at 127.0.0.1:1 yet"));
-  EXPECT_TRUE(contains(texts[0], "served by rank 0"));
+  EXPECT_TRUE(contains(texts[0], "Rank 0 serves it"));
 }
 
 TEST(Rendezvous, OneProcessOfAMachineSpeaks) {

@@ -32,7 +32,7 @@ std::string text_of(int64_t rank, int64_t call, size_t size) {
   return size == 0 ? "" : name + std::string(size, static_cast<char>(call % 256));
 }
 
-// Both calls, with texts of this size; every byte counts.
+// Makes both calls with texts of this size and checks every byte.
 void exchange_texts(SideChannel& channel, int64_t call, size_t size) {
   const auto all = channel.collect(text_of(rank(), call, size));
   ASSERT_EQ(all.size(), rank() == 0 ? static_cast<size_t>(num_ranks()) : 0U);
@@ -42,7 +42,7 @@ void exchange_texts(SideChannel& channel, int64_t call, size_t size) {
   ASSERT_EQ(channel.announce(own), text_of(7, call, size));
 }
 
-// The error of a call in a thread of its own.
+// Makes the call in a thread of its own and returns its error.
 template <class F>
 std::future<std::string> error_in_background(F f) {
   return std::async(std::launch::async, [f] { return whole_error_of(f); });
@@ -60,7 +60,7 @@ TEST(SideChannel, OneProcessNeedsNobody) {
   EXPECT_TRUE(contains(whole_error_of([&] { channel->announce(""); }), "was stopped"));
 }
 
-// Of the whole store, when all processes are here and none has gone on.
+// Counts the keys of the whole store while all processes wait here.
 int64_t num_keys(const World& world) {
   wait_for_everyone(world);
   const int64_t count = accelerant::dist::WorldAccess::groups(world).store->getNumKeys();
@@ -70,7 +70,7 @@ int64_t num_keys(const World& world) {
 
 RANK_TEST(SideChannel, ThousandsOfCallsLeaveNothingInTheStore, 2) {
   const auto world =
-      join_world({.monitor = {.enabled = false}});  // whose keys may come at any time
+      join_world({.monitor = {.enabled = false}});  // the monitor's keys may come at any time
   const int64_t before = num_keys(*world);
   auto channel = SideChannel::open(*world, "saving");
   for (int64_t call = 0; call < 1500; ++call)
@@ -131,7 +131,7 @@ RANK_TEST(SideChannel, ATextThatIsTooLongIsAnErrorOnAll, 2) {
     EXPECT_TRUE(contains(whole_error_of([&] { channel->announce(""); }), "too long"));
   } else {
     const auto error = whole_error_of([&] { channel->collect(text); });
-    EXPECT_TRUE(error.starts_with("Rank 1 takes no part any more: A text is too long")) << error;
+    EXPECT_TRUE(error.starts_with("Rank 1 no longer takes part: A text is too long")) << error;
   }
   wait_for_everyone(*world);
 }
@@ -141,7 +141,7 @@ RANK_TEST(SideChannel, ATextThatIsTooLongIsAnErrorOnAll, 2) {
 RANK_TEST(SideChannel, StopEndsAWait, 3) {
   const auto world = join_world();
   auto channel = SideChannel::open(*world, "saving");
-  // Nobody announces: 0 waits for all, the others for 0.
+  // Rank 2 makes no call: 0 waits for all, and 1 waits for 0.
   if (rank() == 2) {
     wait_for_everyone(*world);
   } else {
@@ -153,7 +153,7 @@ RANK_TEST(SideChannel, StopEndsAWait, 3) {
     wait_for_everyone(*world);  // the main thread is free meanwhile
     channel->stop();
     ASSERT_EQ(error.wait_for(10s), std::future_status::ready);
-    EXPECT_TRUE(contains(error.get(), "was stopped"));  // this one, or one that it waits for
+    EXPECT_TRUE(contains(error.get(), "was stopped"));  // this rank, or one it waits for
     EXPECT_TRUE(contains(whole_error_of([&] { channel->collect(""); }), "was stopped"));
   }
   channel.reset();
@@ -187,10 +187,10 @@ RANK_TEST(SideChannel, OneThatStopsEarlyEndsTheWaitsOfTheOthers, 3) {
       channel->collect("");
       channel->announce("");
     });
-    const std::string cause = "Rank 1 takes no part any more: it was stopped (saving)";
+    const std::string cause = "Rank 1 no longer takes part: it was stopped (saving)";
     EXPECT_TRUE(contains(error, cause));
     if (rank() == 2) {
-      EXPECT_TRUE(error.starts_with("Rank 0 takes no part any more: ")) << error;
+      EXPECT_TRUE(error.starts_with("Rank 0 no longer takes part: ")) << error;
     }
   }
   wait_for_everyone(*world);
@@ -207,7 +207,7 @@ RANK_TEST(SideChannel, TheTimeoutNamesThoseMissing, 4) {
     EXPECT_EQ(whole_error_of([&] { channel->announce(""); }), error);
   } else if (rank() == 1) {
     channel->collect("");
-    // Of rank 0's end, or by its own time.
+    // It learns this from rank 0, or its own timeout ends.
     EXPECT_TRUE(contains(whole_error_of([&] { channel->announce(""); }), "missing"));
   } else {
     std::this_thread::sleep_for(6s);
@@ -226,13 +226,13 @@ RANK_TEST(SideChannel, TheEndOfTheWorldEndsAWait, 2) {
   world.reset();
   ASSERT_EQ(error.wait_for(10s), std::future_status::ready);
   const std::string text = error.get();
-  EXPECT_TRUE(text.starts_with("The World has ended") || text.starts_with("Rank ")) << text;
+  EXPECT_TRUE(text.starts_with("The World ended") || text.starts_with("Rank ")) << text;
   EXPECT_EQ(whole_error_of([&] { channel->collect(""); }), text);
 }
 
 // --- Faults ---------------------------------------------------------------------------------------
 
-// What the background thread of a rank ended with, on its standard output.
+// Runs in a background thread until an error, and prints the error to standard output.
 void save_again_and_again(SideChannel& channel) {
   try {
     while (true) {
@@ -247,14 +247,14 @@ void save_again_and_again(SideChannel& channel) {
 
 accelerant::launch::RunRanksResult run_with(const std::string& failpoint, int count) {
   return rank_test::run({.num_ranks = count,
-                         .grace = 30,  // the others should have the time to notice
+                         .grace = 30,  // time for the others to notice
                          .environment = {{"ACCELERANT_FAILPOINT", failpoint}}});
 }
 
-// With main threads that exchange tensors until that fails, and then wait for the save.
+// The main thread exchanges tensors until that fails, and then waits for the background thread.
 void save_and_train() {
-  signal(SIGTERM, SIG_IGN);  // of the launcher, when a rank has ended: let the others speak
-  // Gloo may miss the end of a process that it is sending to. The exchange then ends by its
+  signal(SIGTERM, SIG_IGN);  // sent by the launcher when a rank has ended: let the others report
+  // Gloo may miss the end of a process that it is sending to. The exchange then ends at its
   // timeout.
   const auto world = join_world({.timeout = 20s});
   const auto channel = SideChannel::open(*world, "saving");
@@ -271,7 +271,7 @@ void expect_errors(const accelerant::launch::RunRanksResult& result, size_t dead
     if (each == dead) continue;
     EXPECT_EQ(result.ranks[each].exit_code, 0) << result.ranks[each].err;
     EXPECT_TRUE(contains(result.ranks[each].out, "channel: "));
-    EXPECT_FALSE(contains(result.ranks[each].out, "Not all processes have come"));
+    EXPECT_FALSE(contains(result.ranks[each].out, "Not all processes have arrived"));
   }
 }
 
@@ -301,7 +301,7 @@ TEST(SideChannel, ARankThatFailsIsNamed) {
   const auto result = rank_test::run({.num_ranks = 3, .grace = 30});
   expect_errors(result, 1);
   EXPECT_TRUE(contains(result.ranks[0].out, "channel: Rank 1 failed: there is no milk"));
-  // Rank 2 may hear of the end of rank 0 first, which serves the store.
+  // Rank 2 may first notice the end of rank 0, which serves the store.
 }
 
 TEST(SideChannel, AStoreThatDoesNotAnswerDoesNotHoldUpTheEnd) {
@@ -322,7 +322,7 @@ TEST(SideChannel, AStoreThatDoesNotAnswerDoesNotHoldUpTheEnd) {
     std::_Exit(3);  // so that the launcher ends the other
   }
   const auto result = run_with("stopped:stop/rank=0", 2);
-  EXPECT_TRUE(contains(result.ranks[1].out, "channel: The exchange of texts"));
+  EXPECT_TRUE(contains(result.ranks[1].out, "channel: The exchange of messages"));
   EXPECT_TRUE(contains(result.ranks[1].out, "joined"));
 }
 

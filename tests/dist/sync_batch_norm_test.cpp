@@ -1,4 +1,4 @@
-// SyncBatchNorm on several ranks against torch's BatchNorm on the concatenated batch.
+// Compares SyncBatchNorm on several ranks with torch's BatchNorm on the concatenated batch.
 #include <accelerant/dist/local_sgd.h>
 #include <accelerant/dist/sync_batch_norm.h>
 #include <accelerant/dist/world.h>
@@ -33,7 +33,7 @@ struct Case {
   bool channels_last = false;
 };
 
-// torch's modules know their number of dimensions; all compute the same.
+// torch has a module for each number of dimensions; all compute the same, so this uses one of them.
 at::Tensor plain_forward(torch::nn::BatchNorm1d& plain, const at::Tensor& input) {
   return plain->forward(input.reshape({input.size(0), input.size(1), -1})).view(input.sizes());
 }
@@ -106,7 +106,7 @@ void compare_with_one_process(const std::shared_ptr<World>& world, const Case& c
                    is_16_bit ? 0.05 : c.tolerance * 10, parameter.key().c_str());
     }
     for (const auto& buffer : synced->named_buffers()) {
-      // float32, whatever the input
+      // float32, whatever the type of the input
       expect_close(buffer.value(), plain->named_buffers()[buffer.key()],
                    is_16_bit ? 1e-5 : c.tolerance, buffer.key().c_str());
     }
@@ -173,8 +173,8 @@ RANK_TEST(SyncBatchNorm, ErrorsOfTraining, 2) {
                        "second derivative"));
   expect_same_on_all_ranks(*world, norm->parameters());
   world.reset();
-  EXPECT_TRUE(contains(error_of([&] { output.sum().backward(); }), "one that has ended"));
-  EXPECT_TRUE(contains(error_of([&] { norm->forward(input); }), "one that has ended"));
+  EXPECT_TRUE(contains(error_of([&] { output.sum().backward(); }), "a World that has ended"));
+  EXPECT_TRUE(contains(error_of([&] { norm->forward(input); }), "a World that has ended"));
   norm->eval();
   norm->forward(input);
   norm->train();
@@ -220,7 +220,7 @@ TEST(SyncBatchNorm, ClonesPrintsAndResets) {
   EXPECT_TRUE(contains(text.str(), "SyncBatchNorm(2, eps=1e-05, momentum=None"));
 }
 
-// How a Sequential goes into another one.
+// A Sequential inside another one needs a forward() that is not a template.
 struct BlockImpl : torch::nn::SequentialImpl {
   using SequentialImpl::SequentialImpl;
   at::Tensor forward(const at::Tensor& input) { return SequentialImpl::forward(input); }

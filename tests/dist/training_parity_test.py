@@ -1,7 +1,7 @@
-"""Whole training runs of two processes over Gloo, against two processes of Python.
+"""Compares whole training runs of two processes over Gloo with two Python processes.
 
-The original is Hugging Face Accelerate, and torch alone where that does nothing (fp16 on a CPU) or refuses. The
-weights must be the same on both of our ranks, and each rank's losses those of the same rank in Python.
+The original is Hugging Face Accelerate, or torch alone where Accelerate does nothing (fp16 on a CPU) or refuses. The
+weights must be the same on both of our ranks, and each rank's losses must match those of the same rank in Python.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from replay import seed_from_environment
 from training_runs import BATCH_SIZE, CLIPPING, LAYERS, OPTIMIZERS, assert_same_run, floats_in, make_document
 
 RANKS = 2
-ROUNDS = 12  # batches of each rank in an epoch; divides by every number of accumulation steps used here
+ROUNDS = 12  # batches of each rank in an epoch; a multiple of every number of accumulation steps used here
 EPOCHS = 3
 
 
@@ -39,16 +39,16 @@ def assert_same_runs(ours, python, document: dict, tolerance: float):
     got, expected = ours(document), python(document)
     for result in got:
         assert "error" not in result, result
-    # Ranks do not only agree within a tolerance.
+    # Our ranks agree exactly, not only within a tolerance.
     assert all(result["weights"] == got[0]["weights"] for result in got)
     for ours_of_rank, python_of_rank in zip(got, expected, strict=True):
         assert_same_run(ours_of_rank, python_of_rank, tolerance)
-    # Each has seen data of its own.
+    # Each rank has seen its own data.
     assert got[0]["losses"] != got[1]["losses"]
     return got
 
 
-# All of them take minutes; a run takes some.
+# All combinations would take minutes, so each run takes a random selection.
 SEED = seed_from_environment()
 COMBINATIONS = list(itertools.product(OPTIMIZERS, CLIPPING, [1, 3], *[[False, True]] * 3))
 random.Random(SEED).shuffle(COMBINATIONS)
@@ -64,13 +64,13 @@ def test_float32_like_accelerate(
     ours, python, rng, tmp_path, optimizer, clipping, accumulation, schedule, split_batches, fill
 ):
     batches = ROUNDS if split_batches else ROUNDS * RANKS
-    # The last round lacks samples of a batch, and a whole batch where ranks take whole ones.
+    # The last round is incomplete. Where ranks take whole batches, it may lack a whole batch.
     missing = rng.randrange(1, BATCH_SIZE * (1 if split_batches else RANKS)) if fill else 0
     document = make_document(
         rng, tmp_path, batches * BATCH_SIZE - missing, EPOCHS, optimizer=optimizer, clip=clipping,
         accumulation=accumulation, split_batches=split_batches, schedule=schedule,
         warmup_steps=3 if schedule else 0,
-        # A program for Accelerate counts the batches of the loader before it is prepared.
+        # A program that uses Accelerate counts the loader's batches before it prepares the loader.
         schedule_unit="unsharded_batch", total_steps=EPOCHS * batches // accumulation,
     )
     assert_same_runs(ours, python, document, 1e-5)
@@ -78,7 +78,7 @@ def test_float32_like_accelerate(
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["kind"])
 def test_batch_norm_like_accelerate(ours, python, rng, tmp_path, optimizer):
-    """Every rank normalises by its own batch; the running means of rank 0 are given to all before a forward."""
+    """Every rank normalises its own batch; all ranks get the running means of rank 0 before each forward."""
     document = make_document(
         rng, tmp_path, ROUNDS * RANKS * BATCH_SIZE, EPOCHS, optimizer=optimizer, batch_norm=True,
         schedule=False, warmup_steps=0,
@@ -91,14 +91,14 @@ def test_batch_norm_like_accelerate(ours, python, rng, tmp_path, optimizer):
 @pytest.mark.parametrize("hook, accumulation, original",
                          [("fp16", 1, "accelerate"), ("fp16", 3, "accelerate"), ("bf16", 1, "torch")])
 def test_comm_hooks_like_the_original(ours, python, rng, tmp_path, hook, accumulation, original, fused):
-    """Gradients that travel in 16 bits."""
+    """Gradients are exchanged in 16 bits."""
     document = make_document(
         rng, tmp_path, ROUNDS * RANKS * BATCH_SIZE, EPOCHS, comm_hook=hook, accumulation=accumulation, fused=fused,
         original=original, schedule=False, warmup_steps=0, optimizer={"kind": "sgd", "lr": 0.02, "momentum": 0.9},
     )
-    # The optimizer's own step gives the bits of Python's. The fused one does not; where its last bit takes a gradient
-    # across the middle between two neighbours of 16 bits, that gradient (below 1 here) moves by their distance, and
-    # weights by lr / (1 - momentum) = 0.2 of it, several times in a run.
+    # The optimizer's own step gives the same bits as Python's. The fused step does not. Where its last bit moves a
+    # gradient across the middle between two neighbouring 16-bit numbers, that gradient (below 1 here) changes by their
+    # distance, and weights by lr / (1 - momentum) = 0.2 of it, several times in a run.
     tolerance = 1e-6 if not fused else {"fp16": 1e-3, "bf16": 8e-3}[hook]
     got = assert_same_runs(ours, python, document, tolerance)
     exact = ours(document | {"comm_hook": "no"})
@@ -112,9 +112,9 @@ def test_comm_hooks_like_the_original(ours, python, rng, tmp_path, hook, accumul
 def test_uneven_inputs_like_torch(
     ours, python, rng, tmp_path, divide_by_initial_world_size, batch_norm, optimizer, more
 ):
-    """DistributedDataParallel.join() in every epoch. The optimizers of ranks that end early miss steps, and their
-    momentum counts in the next epoch."""
-    if more == "dealt":  # rank 0 has a batch more than the others
+    """Uses DistributedDataParallel.join() in every epoch. The optimizers of ranks that end early miss steps, so their
+    momentum differs in the next epoch."""
+    if more == "dealt":  # rank 0 has one batch more than the others
         batches, dealt = [ROUNDS] * RANKS, ROUNDS * RANKS - 1
     else:
         batches, dealt = [rng.randrange(ROUNDS - 1) for _ in range(RANKS)], ROUNDS * RANKS
@@ -126,7 +126,7 @@ def test_uneven_inputs_like_torch(
     )
     got = assert_same_runs(ours, python, document, 5e-6)
     assert len(got[0]["losses"]) != len(got[1]["losses"])
-    # At the end of a join all have the model of a rank that ended last, buffers too.
+    # At the end of a join all ranks have the model of a rank that ended last, including its buffers.
     assert got[0]["buffers"] == got[1]["buffers"]
 
 
@@ -147,7 +147,7 @@ def test_overflow_on_one_rank_like_torch(ours, python, rng, tmp_path, clipping, 
     )
     round_ = rng.randrange(ROUNDS)
     plant_overflow(document, rank, round_)
-    # Rounding in the last bit of 16 moves a loss by about 1e-3 where runs differ at all.
+    # Where runs differ at all, rounding in the last of 16 bits moves a loss by about 1e-3.
     got = assert_same_runs(ours, python, document, 2e-3)
     for result in got:
         assert [step for step, skipped in enumerate(result["skipped"]) if skipped] == [

@@ -1,6 +1,6 @@
-"""Training on two machines: two network namespaces that a cable of two virtual interfaces connects.
+"""Training on two machines: two network namespaces, connected by a pair of virtual interfaces.
 
-Each machine is started by `accelerant launch`, as a user would. Needs root for the namespaces; skipped otherwise.
+`accelerant launch` starts each machine, as a user would. The namespaces need root; without it the tests are skipped.
 """
 
 import os
@@ -12,7 +12,7 @@ import pytest
 
 LAUNCH = os.environ["ACCELERANT_COMMAND"]
 PROGRAM = os.environ["ACCELERANT_FAULTS_TEST"]
-DEADLINE = 120  # seconds, for what takes a few
+DEADLINE = 120  # seconds, for what normally takes a few
 
 
 def ip(*arguments):
@@ -72,7 +72,7 @@ class Machines:
 
 
 class Output:
-    """What a process writes, read as it comes."""
+    """Reads what a process writes, as it comes."""
 
     def __init__(self, process):
         self.process = process

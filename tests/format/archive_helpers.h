@@ -24,7 +24,7 @@ inline std::string written(const accelerant::format::PlainValue& value) {
   return sink.text;
 }
 
-// The records as they are, in an archive "a".
+// An archive "a" with exactly these records.
 inline std::string archive_of(const std::vector<std::pair<std::string, std::string>>& records) {
   StringSink sink;
   accelerant::format::ZipWriter archive(sink, "a");
@@ -57,7 +57,7 @@ inline std::string text_of(std::span<const std::byte> bytes) {
 
 // --- Parts of pickles -----------------------------------------------------------------------------
 
-// The pickle of one value: its instructions between the beginning and the end.
+// The pickle of one value: adds the beginning and the end to its instructions.
 inline std::string pickle_of(const std::string& instructions) {
   return "\x80\x02" + instructions + ".";
 }
@@ -66,7 +66,7 @@ inline std::string pickled_text(const std::string& text) {
   return std::string("\x8c") + static_cast<char>(text.size()) + text;
 }
 
-// A persistent id of storage `key` with this type and number of elements.
+// The persistent id of storage `key`, with this type and number of elements.
 inline std::string pickled_storage(const std::string& key = "0",
                                    const std::string& type = "torch\nFloatStorage",
                                    char numel = 6) {
@@ -74,7 +74,7 @@ inline std::string pickled_storage(const std::string& key = "0",
          pickled_text("cpu") + "K" + numel + "tQ";
 }
 
-// The rest of a call of _rebuild_tensor_v2 with these tuples and a bool.
+// A call to _rebuild_tensor_v2 with these arguments.
 inline std::string pickled_tensor(const std::string& storage, const std::string& offset,
                                   const std::string& sizes, const std::string& strides,
                                   const std::string& requires_grad = "\x89") {

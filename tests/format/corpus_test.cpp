@@ -1,4 +1,4 @@
-// Gives the fuzzer's files to the fuzzer's function, also where there is no fuzzer.
+// Runs the fuzzer's function on its corpus, also in builds without a fuzzer.
 #include <dirent.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ TEST(FuzzCorpusTest, Safetensors) {
   for (const std::string& path : paths) {
     SCOPED_TRACE(path);
     const std::string content = TempFolder::content_of(path);
-    // In memory of its own, so that sanitizers see a read past the end.
+    // A copy of the exact size, so that sanitizers see a read past the end.
     const std::vector<std::uint8_t> bytes(content.begin(), content.end());
     EXPECT_EQ(LLVMFuzzerTestOneInput(bytes.data(), bytes.size()), 0);
   }

@@ -18,14 +18,14 @@ inline std::string as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Eight bytes, the least significant first.
+// Eight bytes, least significant first.
 inline std::string little_endian(std::uint64_t number) {
   std::string text(8, '\0');
   std::memcpy(text.data(), &number, text.size());
   return text;
 }
 
-// A file with that header, unpadded, and so many bytes of data.
+// A file with this header, unpadded, and this data or number of data bytes.
 inline std::string file_with(const std::string& header, const std::string& data) {
   return little_endian(header.size()) + header + data;
 }

@@ -1,4 +1,4 @@
-// What must be accepted, named by the rows of a table of the reference implementation's verdicts.
+// Files that must be accepted, as the reference implementation does.
 #include <accelerant/format/safetensors_file.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Reading of tensors from files and from memory.
+// Reading tensors from files and from memory.
 #include "accelerant/format/safetensors_file.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(SafetensorsFileTest, BothKindsOfAccess) {
       EXPECT_EQ(as_text(file.view("s")), "mnop");
     } else {
       EXPECT_TRUE(contains(whole_error_of([&] { file.view("s"); }),
-                           path + ": tensor 's': there is no view"));
+                           path + ": tensor 's': a view is not available"));
     }
   }
 }
@@ -91,18 +91,18 @@ TEST(SafetensorsFileTest, AFileThatShrinksIsAnError) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   ASSERT_EQ(truncate(path.c_str(), static_cast<off_t>(two_tensors.size()) - 2), 0);
   EXPECT_EQ(read_whole(file, "m"), "abcdefghijkl");
-  EXPECT_TRUE(contains(whole_error_of([&] { read_whole(file, "s"); }), "has become shorter"));
+  EXPECT_TRUE(contains(whole_error_of([&] { read_whole(file, "s"); }), "has shrunk"));
 }
 
 TEST(SafetensorsFileTest, UnknownNames) {
   const SafetensorsFile file = parse(two_tensors);
   EXPECT_EQ(file.find("x"), nullptr);
   EXPECT_TRUE(contains(whole_error_of([&] { file.info("x"); }),
-                       "no tensor 'x'; the file has 2, the first is 'm'"));
+                       "no tensor named 'x'; the file has 2 tensors, the first is 'm'"));
   for (const auto& use :
        std::vector<std::function<void()>>{[&] { file.view("x"); }, [&] { file.read("x", {}); },
                                           [&] { file.slice_shape("x", {}); }}) {
-    EXPECT_TRUE(contains(whole_error_of(use), "no tensor 'x'"));
+    EXPECT_TRUE(contains(whole_error_of(use), "no tensor named 'x'"));
   }
 }
 
@@ -124,10 +124,10 @@ TEST(SafetensorsFileTest, Parts) {
   file.read_part("m", 7, bytes);
   EXPECT_EQ(target, "hijkl");
   file.read_part("m", 12, {});
-  EXPECT_TRUE(
-      contains(whole_error_of([&] { file.read_part("m", 8, bytes); }), "got 5 from byte 8 on"));
+  EXPECT_TRUE(contains(whole_error_of([&] { file.read_part("m", 8, bytes); }),
+                       "got 5 bytes from byte 8 on"));
   EXPECT_TRUE(contains(whole_error_of([&] { file.read_part("m", ~std::uint64_t{0}, bytes); }),
-                       "not in it"));
+                       "outside the tensor"));
 }
 
 TEST(SafetensorsFileTest, Slices) {
@@ -147,7 +147,7 @@ TEST(SafetensorsFileTest, SlicesOutsideOfTheTensor) {
   for (const DimRange range :
        {DimRange{-1, 2}, DimRange{2, 1}, DimRange{0, 4}, DimRange{4, 4}, DimRange{.begin = 4}}) {
     EXPECT_TRUE(contains(whole_error_of([&] { read_slice(file, "m", {range}); }),
-                         "dimension 0 is not in it"));
+                         "dimension 0 is outside the tensor"));
   }
   EXPECT_TRUE(contains(whole_error_of([&] {
                          read_slice(file, "m", {{}, {}, {}});
@@ -173,8 +173,8 @@ TEST(SafetensorsFileTest, SlicesOfSubByteTypes) {
   }
 }
 
-// Against picking every element by itself; files are large enough for reading through a buffer, for
-// runs longer than it and for runs far apart.
+// Compares slices with picking every element by itself. Files are large enough to be read through a
+// buffer, with runs longer than the buffer and runs far apart.
 TEST(SafetensorsFileTest, RandomSlices) {
   const TempFolder folder;
   const unsigned seed = random_seed();

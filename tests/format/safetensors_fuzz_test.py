@@ -1,7 +1,7 @@
-"""The reader and the writer of safetensors files against the reference implementation, on random,
+"""Compares the reader and the writer of safetensors files with the reference implementation, on random,
 damaged and hostile files.
 
-Where we refuse what the reference accepts, the file must have one of the faults in `stricter`.
+If we refuse a file that the reference accepts, it must have one of the faults in `stricter`.
 """
 
 import collections
@@ -17,7 +17,7 @@ from safetensors_files import (BATCH, BITS, build, in_batches, random_file, rand
 
 TOPIC = "safetensors"
 DOCUMENTS = int(os.environ.get("ACCELERANT_FUZZ_DOCUMENTS", "6000"))
-# What the reference's writer calls them; it writes no F6.
+# The names that the reference's writer uses; it cannot write F6.
 PYTHON_NAMES = {"BOOL": "bool", "F4": "float4_e2m1fn_x2", "U8": "uint8", "I8": "int8",
                 "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu",
                 "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "I16": "int16",
@@ -101,7 +101,7 @@ def test_read(replay, rng, tmp_path):
                 assert result == expected, content
     print(dict(counts))
     assert counts["accepted"] > DOCUMENTS // 5 and counts["refused"] > DOCUMENTS // 5
-    # Each of our own rules was met.
+    # Each of our own rules has refused some file.
     assert set(counts) == {"accepted", "refused", "name twice", "metadata key twice", "entry as array",
                            "type as object", "rank", "overflow beside zero"}
 
@@ -124,7 +124,7 @@ def test_slices(replay, rng, tmp_path):
                     first = rng.randint(0, size)
                     ranges.append([first, rng.randint(first, size)])
                 array = file.get_tensor(name)[tuple(slice(*pair) for pair in ranges)]
-                if all(first < last < size for (first, last), size in zip(ranges, shape)):  # what get_slice takes
+                if all(first < last < size for (first, last), size in zip(ranges, shape)):  # get_slice takes no others
                     sliced = part[tuple(slice(*pair) for pair in ranges)]
                     assert sliced.tobytes() == array.tobytes()
                 documents.append({"slice": {"path": path, "name": name, "ranges": ranges}})
@@ -140,7 +140,7 @@ def python_write(tensors, metadata):
     buffers, specs = [], {}
     for name, dtype, shape, content in tensors:
         buffers.append(ctypes.create_string_buffer(content, len(content) or 1))
-        if dtype == "F4":  # the reference takes torch's shape, of pairs
+        if dtype == "F4":  # the reference takes torch's shape, which counts pairs
             shape = [*shape[:-1], shape[-1] // 2]
         specs[name] = TensorSpec(dtype=PYTHON_NAMES[dtype], shape=shape, data_len=len(content),
                                  data_ptr=ctypes.addressof(buffers[-1]))
@@ -158,7 +158,7 @@ def test_write(replay, rng, tmp_path):
         rng.shuffle(tensors)
         metadata = rng.choice([None, random_metadata(rng, 1), random_metadata(rng, 3)])
         if not tensors and metadata == {}:
-            metadata = None  # the reference then writes text that it cannot read
+            metadata = None  # otherwise the reference writes text that it cannot read
         documents.append({"write": {
             "path": str(tmp_path / str(number)), "piece": rng.choice([0, 1, 7]), "metadata": metadata,
             "tensors": [{"name": name, "dtype": dtype, "shape": shape, "hex": content.hex()}
@@ -170,7 +170,7 @@ def test_write(replay, rng, tmp_path):
         with open(document["write"]["path"], "rb") as file:
             content = file.read()
         metadata = document["write"]["metadata"]
-        if len(metadata or {}) > 1:  # the reference has no order of its own for them
+        if len(metadata or {}) > 1:  # the reference writes them in no fixed order
             ours, theirs = (json.loads(text[8:8 + struct.unpack_from("<Q", text)[0]]) for text in (content, wanted))
             assert list(ours.items()) == list(theirs.items()) and len(content) == len(wanted), document
             assert list(ours["__metadata__"]) == sorted(metadata, key=str.encode)

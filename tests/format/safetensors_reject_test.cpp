@@ -1,4 +1,5 @@
-// What the reference implementation refuses must be refused, and what we are stricter about.
+// Files that must be refused: those the reference implementation refuses, and those for which our
+// rules are stricter.
 #include <accelerant/format/safetensors_file.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@ namespace {
 
 const std::string one_u8 = entry("a", "U8", "1", "0,1");
 
-// The file is refused, with these words.
+// The file is refused with a message that contains these words.
 void expect_refused(const std::string& bytes, const std::string& words) {
   const std::string message = whole_error_of([&] { parse(bytes); });
   EXPECT_TRUE(contains(message, words)) << bytes.substr(0, 300);
@@ -23,7 +24,7 @@ void expect_header_refused(const std::string& header, const std::string& words) 
   expect_refused(file_with(header), words);
 }
 
-// An entry that is right but for one field; one byte of data.
+// An entry that is valid except for one field, and one byte of data.
 void expect_shape_refused(const std::string& shape, const std::string& words) {
   expect_refused(file_with("{" + entry("a", "U8", shape, "0,1") + "}", 1), words);
 }
@@ -37,7 +38,7 @@ TEST(SafetensorsRejectTest, TooShort) {
 }
 
 TEST(SafetensorsRejectTest, NoHeader) {
-  expect_header_refused("", "at its byte 0: the text ends early");
+  expect_header_refused("", "at byte 0: the text ends early");
 }
 
 TEST(SafetensorsRejectTest, HeaderLongerThanTheFile) {
@@ -59,12 +60,12 @@ TEST(SafetensorsRejectTest, NoUtf8) {
   for (const std::string bad :
        {"\xFF", "\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82"}) {
     expect_refused(file_with("{" + entry(bad, "U8", "1", "0,1") + "}", 1),
-                   "at its byte 2: no valid UTF-8");
+                   "at byte 2: invalid UTF-8");
   }
 }
 
 TEST(SafetensorsRejectTest, NoJsonObject) {
-  expect_header_refused("\xEF\xBB\xBF{}", "at its byte 0: expected an object");
+  expect_header_refused("\xEF\xBB\xBF{}", "at byte 0: expected an object");
   expect_header_refused(std::string("{}\0\0\0\0\0\0", 8), "expected the end of the text");
   expect_header_refused("{", "the text ends early");
   expect_header_refused("[]", "expected an object");
@@ -80,7 +81,7 @@ TEST(SafetensorsRejectTest, BrokenJson) {
   expect_refused(file_with("{" + one_u8 + " " + one_u8 + "}", 1), "expected ',' or '}'");
   expect_refused(file_with("{/**/" + one_u8 + "}", 1), "expected a string");
   expect_refused(file_with("{" + one_u8 + "} // end", 1), "expected the end of the text");
-  expect_refused(file_with("{" + entry("a\nb", "U8", "1", "0,1") + "}", 1), "a control character");
+  expect_refused(file_with("{" + entry("a\nb", "U8", "1", "0,1") + "}", 1), "control character");
   expect_refused(file_with("{'a':1}", 1), "expected a string");
   expect_refused(file_with("{\"a\"}", 1), "expected ':'");
   expect_refused(file_with("{\"a", 1), "ends inside a string");
@@ -101,7 +102,7 @@ TEST(SafetensorsRejectTest, BadEscapes) {
                    "four hexadecimal digits");
   }
   for (const std::string name : {"\\x41", "\\a", "\\'", "\\0"}) {
-    expect_refused(file_with("{" + entry(name, "U8", "1", "0,1") + "}", 1), "no such escape");
+    expect_refused(file_with("{" + entry(name, "U8", "1", "0,1") + "}", 1), "unknown escape");
   }
 }
 
@@ -128,19 +129,19 @@ TEST(SafetensorsRejectTest, Holes) {
 TEST(SafetensorsRejectTest, Overlap) {
   expect_refused(
       file_with("{" + entry("a", "U8", "2", "0,2") + "," + entry("b", "U8", "2", "1,3") + "}", 3),
-      "tensor 'b': its data overlap");
+      "tensor 'b': its data overlaps");
   std::string header = "{" + one_u8;
   for (int i = 0; i < 9; ++i) header += "," + entry("b" + std::to_string(i), "U8", "1", "0,1");
-  expect_refused(file_with(header + "}", 1), "its data overlap");
+  expect_refused(file_with(header + "}", 1), "its data overlaps");
   expect_refused(
       file_with("{" + entry("a", "U8", "2", "0,2") + "," + entry("z", "U8", "0", "1,1") + "}", 2),
-      "tensor 'z': its data overlap");
+      "tensor 'z': its data overlaps");
 }
 
 TEST(SafetensorsRejectTest, ReversedOffsets) {
   expect_offsets_refused("1,0", "hole");
   expect_refused(file_with("{" + one_u8 + "," + entry("b", "U8", "1", "1,0") + "}", 1),
-                 "tensor 'b': its data end before they begin");
+                 "tensor 'b': its data ends before it begins");
 }
 
 TEST(SafetensorsRejectTest, SizeOfAnotherShape) {
@@ -176,7 +177,7 @@ TEST(SafetensorsRejectTest, FormsOfNumbers) {
         "1_0"}) {
     const std::string shaped = file_with("{" + entry("a", "U8", number, "0,1") + "}", 1);
     const std::string placed = file_with("{" + entry("a", "U8", "1", "0," + number) + "}", 1);
-    for (const std::string& bytes : {shaped, placed}) expect_refused(bytes, "cannot be understood");
+    for (const std::string& bytes : {shaped, placed}) expect_refused(bytes, "cannot be parsed");
   }
 }
 
@@ -184,7 +185,7 @@ TEST(SafetensorsRejectTest, NumbersNobodyReads) {
   for (const std::string number :
        {"1e999", "-1e999", "1e99999999999999999999", "-", "1.", ".5", "00"}) {
     expect_refused(file_with("{\"a\":{\"x\":" + number + "," + one_u8.substr(5) + "}", 1),
-                   "cannot be understood");
+                   "cannot be parsed");
   }
   expect_refused(
       file_with("{\"a\":{\"x\":1" + std::string(400, '0') + "," + one_u8.substr(5) + "}", 1),
@@ -224,17 +225,16 @@ TEST(SafetensorsRejectTest, UnknownTypes) {
 }
 
 TEST(SafetensorsRejectTest, FieldsTwice) {
-  expect_header_refused(R"({"__metadata__":{},"__metadata__":{}})",
-                        "'__metadata__' is there twice");
+  expect_header_refused(R"({"__metadata__":{},"__metadata__":{}})", "'__metadata__' occurs twice");
   expect_header_refused(R"({"__metadata__":null,"__metadata__":null})",
-                        "'__metadata__' is there twice");
+                        "'__metadata__' occurs twice");
   expect_header_refused(R"({"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
-                        "'dtype' is there twice");
+                        "'dtype' occurs twice");
   expect_header_refused(R"({"a":{"dtype":"U8","shape":[0],"shape":[0],"data_offsets":[0,0]}})",
-                        "'shape' is there twice");
+                        "'shape' occurs twice");
   expect_header_refused(
       R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"data_offsets":[0,0]}})",
-      "'data_offsets' is there twice");
+      "'data_offsets' occurs twice");
 }
 
 TEST(SafetensorsRejectTest, MetadataOfAnotherKind) {
@@ -261,14 +261,14 @@ TEST(SafetensorsRejectTest, DeepNesting) {
 // --- Stricter than the reference ------------------------------------------------------------------
 
 TEST(SafetensorsStricterTest, NamesTwice) {
-  expect_refused(file_with("{" + one_u8 + "," + one_u8 + "}", 1), "'a': the name is there twice");
+  expect_refused(file_with("{" + one_u8 + "," + one_u8 + "}", 1), "'a': the name occurs twice");
   expect_refused(file_with("{" + one_u8 + "," + entry("a", "I8", "1", "0,1") + "}", 1),
-                 "is there twice");
+                 "occurs twice");
   expect_refused(file_with("{" + one_u8 + "," + entry("\\u0061", "I8", "1", "1,2") + "}", 2),
-                 "is there twice");
+                 "occurs twice");
   expect_header_refused(
       "{" + entry("a", "U8", "0", "0,0") + "," + entry("a", "U8", "0", "0,0") + "}",
-      "is there twice");
+      "occurs twice");
 }
 
 TEST(SafetensorsStricterTest, MetadataKeysTwice) {

@@ -1,4 +1,4 @@
-"""The splitting of models over several files against huggingface_hub."""
+"""Compares the splitting of models over several files with huggingface_hub."""
 
 import json
 from pathlib import PureWindowsPath
@@ -30,7 +30,7 @@ def test_split(replay, rng):
 
 
 def python_byte_size(text):
-    """In bytes, None for an error. What our parser refuses on purpose is an error here."""
+    """The size in bytes; None for an error. What our parser refuses on purpose counts as an error."""
     if text.strip()[:1] in ("+", "-") or "_" in text or "n" in text.lower():
         return None  # signs, 1_000, inf and nan
     try:

@@ -1,4 +1,4 @@
-// Splitting over several files, and their index. Against huggingface_hub: shards_fuzz_test.py.
+// Splitting over several files, and their index. shards_fuzz_test.py compares with huggingface_hub.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -81,7 +81,7 @@ TEST(ShardSplitTest, SharedMemoryStaysTogether) {
 TEST(ShardSplitTest, Refused) {
   const std::vector<TensorToPlace> twice = {{"a", 6}, {"a", 6}};
   EXPECT_TRUE(contains(whole_error_of([&] { split_into_shards(twice, 10); }),
-                       "'a': the name is there twice"));
+                       "'a': the name occurs twice"));
   const std::vector<TensorToPlace> large = {{"a", ~std::uint64_t{0}}, {"b", 1}};
   EXPECT_TRUE(contains(whole_error_of([&] { split_into_shards(large, 10); }), "too large"));
   EXPECT_EQ(split_into_shards(std::vector<TensorToPlace>{{"a", 7}, {"b", 1}}, ~std::uint64_t{0})
@@ -141,16 +141,16 @@ TEST(ShardIndexTest, Refused) {
       {"{}", "'weight_map' is missing"},
       {R"({"weight_map":[]})", "expected an object"},
       {R"({"weight_map":{"a":1}})", "expected a string"},
-      {R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})", "the key 'a' is there twice"},
-      {R"({"weight_map":{},"weight_map":{}})", "'weight_map' is there twice"},
-      {R"({"metadata":{},"metadata":{},"weight_map":{}})", "'metadata' is there twice"},
+      {R"({"weight_map":{"a":"x.safetensors","a":"y.safetensors"}})", "the key 'a' occurs twice"},
+      {R"({"weight_map":{},"weight_map":{}})", "'weight_map' occurs twice"},
+      {R"({"metadata":{},"metadata":{},"weight_map":{}})", "'metadata' occurs twice"},
       {R"({"metadata":{"total_size":1,"total_size":1},"weight_map":{}})",
-       "'total_size' is there twice"},
-      {R"({"metadata":{"total_size":-1},"weight_map":{}})", "no number of bytes"},
-      {R"({"metadata":{"total_size":1.5},"weight_map":{}})", "no number of bytes"},
-      {R"({"metadata":{"total_size":"1"},"weight_map":{}})", "no number of bytes"},
+       "'total_size' occurs twice"},
+      {R"({"metadata":{"total_size":-1},"weight_map":{}})", "not a number of bytes"},
+      {R"({"metadata":{"total_size":1.5},"weight_map":{}})", "not a number of bytes"},
+      {R"({"metadata":{"total_size":"1"},"weight_map":{}})", "not a number of bytes"},
       {R"({"metadata":1,"weight_map":{}})", "expected an object"},
-      {"{\"weight_map\":{\"\xFF\":\"\"}}", "no valid UTF-8"},
+      {"{\"weight_map\":{\"\xFF\":\"\"}}", "invalid UTF-8"},
   };
   for (const auto& [json, words] : cases) {
     const std::string message = whole_error_of([&] { parse_shard_index(json, "i.json"); });

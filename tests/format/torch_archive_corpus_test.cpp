@@ -1,5 +1,5 @@
-// Gives the files of the fuzzer's corpus to the fuzzer's own function, so that what it once found
-// stays found, in builds without a fuzzer too.
+// Runs the fuzzer's function on its corpus, so that bugs it once found stay fixed, also in builds
+// without a fuzzer.
 #include <dirent.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ TEST(TorchArchiveCorpus, RunsThroughTheFuzzersFunction) {
   }
 }
 
-// Every file of the corpus with every byte changed, removed or cut off behind it.
+// At every byte of every corpus file: flips a bit, cuts the file off there, and removes the byte.
 TEST(TorchArchiveCorpus, SurvivesDamageAtEveryByte) {
   const auto run = [](const std::string& content) {
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(content.data()), content.size());

@@ -1,7 +1,7 @@
-"""The reader and writer of torch's file format against torch.save and torch.load(weights_only=True).
+"""Compares the reader and writer of torch's file format with torch.save and torch.load(weights_only=True).
 
-Random states are written by Python and read here, and the other way round. Then files are damaged: the
-reader must refuse them or find in them what Python finds, and must never crash.
+Python writes random states and we read them, and the other way round. Then files are damaged: the
+reader must refuse them or find what Python finds in them, and must never crash.
 """
 
 import collections
@@ -50,7 +50,7 @@ def test_random_states(replay, rng, tmp_path):
 
 
 def test_offsets_are_where_torch_computes_them(replay, rng, tmp_path, monkeypatch):
-    """With this setting torch.load does not look for the records but computes where they must be."""
+    """With this setting torch.load computes where the records must be instead of looking for them."""
     monkeypatch.setenv("TORCH_SERIALIZATION_DEBUG", "1")
     original, copy = str(tmp_path / "original.pt"), str(tmp_path / "copy.pt")
     for _ in range(20):
@@ -109,7 +109,7 @@ def test_what_is_no_plain_data_is_refused(replay, tmp_path):
         (2**64, "integer is too large"),
         (torch.ones(2, dtype=torch.complex64).conj(), "conjugate"),
         (torch.empty(2, device="meta"), "_rebuild_meta_tensor_no_storage"),
-        (torch.ones(2).untyped_storage(), "storage outside of a tensor"),
+        (torch.ones(2).untyped_storage(), "storage outside a tensor"),
         (print, "builtin__.print"),
     ]:
         assert text in save_and_read(replay, tmp_path, state)
@@ -133,7 +133,7 @@ OPCODES = [bytes([code]) for code in b"()]}.tRabsuQqhKMJGNX\x85\x86\x87\x88\x89\
 
 
 def with_pickle(archive, pickle):
-    """The archive with another pickle, and a checksum that fits it."""
+    """The archive with another pickle and a matching checksum."""
     source, target = zipfile.ZipFile(io.BytesIO(archive)), io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as result:
         for entry in source.infolist():
@@ -150,7 +150,7 @@ def seeds_of_damage(rng):
 
 
 def test_damaged_files(replay, rng, tmp_path):
-    """Python is only asked about what we accept: damaged sizes make it read memory that is not its own."""
+    """Python reads only the files that we accept: damaged sizes make it read memory that is not its own."""
     path = str(tmp_path / "damaged.pt")
     accepted = compared = 0
     states = seeds_of_damage(rng)
@@ -187,12 +187,12 @@ def test_damaged_files(replay, rng, tmp_path):
 
 
 def python_misreads(path, content) -> bool:
-    """Whether torch's reader of archives returns other bytes of a record than the file has. With some damaged lists
-    of records it returns memory as it happens to be."""
+    """Whether torch's archive reader returns bytes of a record that differ from those in the file. With some damaged
+    lists of records it returns uninitialised memory."""
     try:
         entries = zipfile.ZipFile(io.BytesIO(content)).infolist()
     except (zipfile.BadZipFile, NotImplementedError):
-        return True  # as far as can be told
+        return True  # cannot tell, so assume it
     reader = torch._C.PyTorchFileReader(path)
     for entry in entries:
         folder, _, name = entry.filename.partition("/")
@@ -206,8 +206,8 @@ def python_misreads(path, content) -> bool:
 
 
 def forget_what_damage_changes(description):
-    """Damaged names of devices are put on the CPU by map_location. And torch makes damaged booleans 0 or 1 when it
-    copies elements; their bytes in the storage are compared."""
+    """Removes what torch changes in damaged files. map_location puts tensors with damaged device names on the CPU.
+    Torch makes damaged booleans 0 or 1 when it copies elements; their bytes in the storage are still compared."""
     if isinstance(description, dict):
         description.pop("location", None)
         if description.get("dtype") == "BOOL":
@@ -235,4 +235,4 @@ def test_files_beyond_4_gib(replay, tmp_path):
     assert [int(tensor[-1]) for tensor in python_load(str(tmp_path / "copy.pt"), mmap=True)] == [1, 2, 3, 4]
 
 
-sys.setrecursionlimit(10_000)  # descriptions of deeply nested states
+sys.setrecursionlimit(10_000)  # for descriptions of deeply nested states

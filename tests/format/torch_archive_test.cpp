@@ -50,7 +50,7 @@ TEST(PlainTensor, GivesItsElementsInRowMajorOrder) {
   tensor.storage_offset = 1;
   tensor.shape = {2, 1, 2};
   tensor.strides = {3, std::numeric_limits<int64_t>::max(),
-                    0};  // that of a size of 1 means nothing
+                    0};  // the stride of a dimension of size 1 is not used
   EXPECT_EQ(text_of(row_major_bytes(tensor, buffer)), "bbee");
   tensor.shape = {0, 5};
   tensor.strides = {1, 1};
@@ -64,10 +64,10 @@ TEST(PlainTensor, IsRefusedWhereItDoesNotFitItsStorage) {
     return error_of([&] { check_tensor(tensor, "it"); });
   };
   constexpr int64_t huge = std::numeric_limits<int64_t>::max();
-  EXPECT_TRUE(contains(refusal({.dtype = "U8", .shape = {9}, .strides = {1}}), "reaches out"));
-  EXPECT_TRUE(contains(refusal({.dtype = "F32", .shape = {3}, .strides = {1}}), "reaches out"));
+  EXPECT_TRUE(contains(refusal({.dtype = "U8", .shape = {9}, .strides = {1}}), "reaches beyond"));
+  EXPECT_TRUE(contains(refusal({.dtype = "F32", .shape = {3}, .strides = {1}}), "reaches beyond"));
   EXPECT_TRUE(contains(refusal({.dtype = "U8", .shape = {4}, .strides = {1}, .storage_offset = 5}),
-                       "reaches out"));
+                       "reaches beyond"));
   EXPECT_TRUE(contains(refusal({.dtype = "U8", .shape = {2}, .strides = {-1}}), "negative"));
   EXPECT_TRUE(contains(refusal({.dtype = "U8", .shape = {-2}, .strides = {1}}), "negative"));
   EXPECT_TRUE(contains(refusal({.dtype = "U8", .shape = {2}}), "number of strides"));
@@ -208,21 +208,21 @@ TEST(TorchArchive, WritesNothingOfAValueThatCannotBeRead) {
   };
   EXPECT_TRUE(contains(refusal(dict_with({{.key = 1}, {.key = true}})), "same key twice"));
   EXPECT_TRUE(contains(refusal(dict_with({{.key = 1}, {.key = 1.0}})), "same key twice"));
-  EXPECT_TRUE(contains(refusal(dict_with({{.key = NAN}})), "unusable key"));
-  EXPECT_TRUE(contains(refusal(dict_with({{.key = PlainList{}}})), "unusable key"));
-  EXPECT_TRUE(
-      contains(refusal(dict_with({{.key = PlainTuple{.items = {PlainList{}}}}})), "unusable key"));
+  EXPECT_TRUE(contains(refusal(dict_with({{.key = NAN}})), "unhashable key"));
+  EXPECT_TRUE(contains(refusal(dict_with({{.key = PlainList{}}})), "unhashable key"));
+  EXPECT_TRUE(contains(refusal(dict_with({{.key = PlainTuple{.items = {PlainList{}}}}})),
+                       "unhashable key"));
   EXPECT_TRUE(contains(refusal(PlainSet{.items = {2, 2.0}}), "same item twice"));
   EXPECT_TRUE(contains(refusal("\xff"), "not UTF-8"));
   EXPECT_TRUE(contains(refusal("\xc0\x80"), "not UTF-8"));
   EXPECT_TRUE(contains(refusal(PlainTuple{.items = {1.5}, .is_size = true}), "torch.Size"));
   EXPECT_TRUE(contains(refusal(PlainDtype{.name = "float32"}), "unknown dtype"));
-  EXPECT_TRUE(contains(refusal(PlainDevice{.name = "cuda:"}), "strange device"));
+  EXPECT_TRUE(contains(refusal(PlainDevice{.name = "cuda:"}), "invalid device"));
   EXPECT_TRUE(contains(refusal(PlainDict{.attributes = {{.key = "a"}}}), "not ordered"));
   EXPECT_TRUE(
       contains(refusal(PlainTensor{.shape = {3}, .strides = {1}, .storage = storage_of("abcd")}),
-               "reaches out"));
-  EXPECT_TRUE(contains(refusal(PlainTensor{.storage = storage_of("abcde")}), "no multiple"));
+               "reaches beyond"));
+  EXPECT_TRUE(contains(refusal(PlainTensor{.storage = storage_of("abcde")}), "not a multiple"));
   PlainTensor leaf = PlainTensor::contiguous("F8_E4M3", {4}, storage_of("abcd"));
   leaf.requires_grad = true;
   EXPECT_TRUE(contains(refusal(leaf), "torch.load cannot read"));

@@ -1,5 +1,5 @@
-// Any bytes as a safetensors file: they are refused with an Error, or everything the reader offers
-// works on them, and the writer makes a file of the same tensors.
+// Reads any bytes as a safetensors file. Either they are refused with an Error, or everything that
+// the reader offers works on them and the writer makes a file of the same tensors.
 #include <accelerant/core/error.h>
 #include <accelerant/format/safetensors_file.h>
 #include <accelerant/format/safetensors_writer.h>
@@ -34,7 +34,7 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Half of the first dimension, the second half of the last.
+// Half of the first dimension and the second half of the last.
 void read_slice(const SafetensorsFile& file, const TensorInfo& tensor) {
   std::vector<DimRange> ranges(tensor.shape.size());
   if (!ranges.empty()) {

@@ -1,7 +1,7 @@
 // Feeds bytes to the reader of torch's file format. Input that begins like a zip archive is read as
-// one; all else is taken for the pickle inside of one, as checksums and offsets would keep a fuzzer
-// from ever getting that far. What could be read is written, read and written again: the same bytes
-// must come out.
+// one. All other input becomes the pickle inside an archive, since checksums and offsets would keep
+// a fuzzer from ever getting that far. What could be read is written, read and written again: both
+// files must have the same bytes.
 #include <accelerant/core/error.h>
 #include <format/torch_archive.h>
 
@@ -40,7 +40,7 @@ std::string archive_around(std::span<const std::byte> pickle, bool is_module = f
   return std::move(sink.text);
 }
 
-// The archive of what is in `archive`; empty if Python could not write that either.
+// Writes what is in `archive` to a new archive; empty if Python could not write it either.
 std::string copy_of(std::span<const std::byte> archive, bool verify) {
   const PlainValue value = read_torch_archive(archive, nullptr, "input",
                                               {.verify_checksums = verify, .skip_numpy = true});
@@ -60,7 +60,7 @@ void read_and_copy(std::span<const std::byte> archive, bool verify) {
   } catch (const accelerant::Error&) {
     return;
   }
-  // What we wrote we must be able to read: an Error here ends the program.
+  // We must be able to read what we wrote: an Error here ends the program.
   if (!first.empty() && copy_of(bytes_of(first), true) != first) std::abort();
 }
 

@@ -37,7 +37,7 @@ struct Gradients {
   std::vector<torch::Tensor> parameters;
 };
 
-// Runs `forward` on the input and a backward, from the same random numbers each time.
+// Runs `forward` on the input and then a backward, with the same random numbers each time.
 Gradients gradients_of(const std::function<torch::Tensor(torch::Tensor)>& forward,
                        torch::nn::Module& module, const torch::Tensor& input) {
   torch::manual_seed(11);
@@ -138,7 +138,7 @@ TEST_P(ActivationCheckpoint, NestsInItself) {
 
 // --- Memory ---------------------------------------------------------------------------------------
 
-// Which of the tensors that were made are still there.
+// Counts which of the watched tensors still exist.
 class LivingTensors {
  public:
   torch::Tensor watch(const torch::Tensor& tensor) {
@@ -202,7 +202,7 @@ TEST_P(ActivationCheckpoint, IsForgottenWithItsGraph) {
   auto y = checkpoint([owned](const torch::Tensor& h) { return h.exp().tanh(); }, x);
   EXPECT_GT(owned.use_count(), 1);
   y.sum().backward();
-  EXPECT_EQ(owned.use_count(), 1);  // backward has freed it, though y is still there
+  EXPECT_EQ(owned.use_count(), 1);  // backward has freed it, although y still exists
   y = checkpoint([owned](const torch::Tensor& h) { return h.exp().tanh(); }, x);
   y.reset();
   EXPECT_EQ(owned.use_count(), 1);
@@ -353,7 +353,7 @@ TEST(ActivationCheckpoints, PassTheErrorsOfTheFunctionOn) {
                    },
                    x),
                std::runtime_error);
-  // Autograd saves as ever afterwards.
+  // Afterwards autograd saves as usual.
   const auto y = x.exp();
   y.sum().backward();
   EXPECT_TRUE(torch::equal(x.grad(), y));

@@ -1,4 +1,4 @@
-// Activation checkpoints inside of data-parallel models.
+// Activation checkpoints inside data-parallel models.
 #include <accelerant/nn/activation_checkpoint.h>
 
 #include "accelerator/processes/training.h"
@@ -8,7 +8,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// The same parameter in two checkpoints, which Python's reentrant variant cannot do, and one
+// The same parameter in two checkpoints, which Python's reentrant variant cannot handle, and others
 // outside.
 struct CheckpointedImpl : nn::Module {
   explicit CheckpointedImpl(bool with_checkpoints) : with_checkpoints_(with_checkpoints) {}

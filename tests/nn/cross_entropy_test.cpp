@@ -38,7 +38,7 @@ int64_t reduction_of(const Options& options) {
   return torch::enumtype::reduction_get_enum(options.reduction());
 }
 
-// torch's own, in float32.
+// torch's own loss, in float32.
 at::Tensor loss_of_torch(const at::Tensor& logits, const at::Tensor& targets,
                          const Options& options = {}) {
   return at::cross_entropy_loss(logits.to(at::kFloat), targets, options.weight(),
@@ -67,7 +67,7 @@ void expect_close(const at::Tensor& ours, const at::Tensor& theirs, double units
   const at::Tensor exact = theirs.to(at::kDouble);
   const at::Tensor finite = exact.where(exact.isfinite(), 0.0).abs();
   const double largest = finite.numel() > 0 ? finite.max().item<double>() : 0.0;
-  // Sums of numbers near 1 may be nearly 0, and the smallest halves lie that far from each other.
+  // Sums of numbers near 1 may be nearly 0, and the smallest halves are that far apart.
   const double nothing =
       ours.scalar_type() == at::kHalf ? 0x1p-23 : 0x1p-22 * std::max(largest, 1.0);
   EXPECT_TRUE(at::allclose(ours.to(at::kDouble), exact, tolerance, nothing, /*equal_nan=*/true))
@@ -75,7 +75,7 @@ void expect_close(const at::Tensor& ours, const at::Tensor& theirs, double units
       << ", the largest is " << largest;
 }
 
-// The loss, and the gradient of random numbers times it, of both.
+// Compares the losses of both, and the gradients for random upstream gradients.
 void expect_same(const at::Tensor& logits, const Loss& our_loss, const Loss& their_loss) {
   const at::Tensor ours = logits.detach().requires_grad_();
   const at::Tensor theirs = logits.detach().requires_grad_();
@@ -134,7 +134,7 @@ TEST_P(CrossEntropy, LogitsMayLieInAnyWay) {
     const at::Tensor block = torch::randn({12, 5000}, options()).to(type);
     const at::Tensor targets = random_targets(12, 1500);
     expect_same(block.narrow(1, 0, 1500), targets);                       // rows with gaps
-    expect_same(block.narrow(1, 3, 1500), targets);                       // that begin anywhere
+    expect_same(block.narrow(1, 3, 1500), targets);                       // with any start
     expect_same(block.view({5000, 12}).t().narrow(1, 0, 1500), targets);  // columns
     expect_same(block.narrow(1, 0, 1).expand({12, 1500}), targets);       // one number per row
     expect_same(block.narrow(0, 0, 1).narrow(1, 0, 1500).expand({12, 1500}), targets);  // one row
@@ -142,7 +142,7 @@ TEST_P(CrossEntropy, LogitsMayLieInAnyWay) {
   }
 }
 
-TEST_P(CrossEntropy, TheLossesOfRowsMayBeSummed) {  // whose gradients are one number, expanded
+TEST_P(CrossEntropy, TheLossesOfRowsMayBeSummed) {  // their gradients are one number, expanded
   for (const auto type : {at::kFloat, at::kHalf}) {
     const at::Tensor logits = torch::randn({6, 40}, options()).to(type);
     const at::Tensor targets = random_targets(6, 40);
@@ -201,7 +201,7 @@ TEST_P(CrossEntropy, GradientsOfGradientsAreThoseOfTorch) {
           second([&](const at::Tensor& x) { return F::cross_entropy(x, targets, each); });
       const at::Tensor theirs =
           second([&](const at::Tensor& x) { return loss_of_torch(x, targets, each); });
-      // They are differences of rounded numbers, and so as exact as the largest of them.
+      // These are differences of rounded numbers, so they are only as exact as the largest of them.
       ASSERT_EQ(ours.scalar_type(), type);
       const double tolerance = (type == at::kFloat ? 64 : 4) * unit_of(type);
       EXPECT_LE((ours - theirs).to(at::kDouble).abs().max().item<double>(),
@@ -295,7 +295,7 @@ TEST_F(CrossEntropyOnCuda, WorksOnTheCurrentStream) {
   const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
   const at::Tensor targets = torch::randint(3000, {64}, at::device(at::kCUDA).dtype(at::kLong));
   for (int i = 0; i < 20; ++i) {
-    // Behind a long kernel: what ran on another stream would not see its result.
+    // After a long kernel: work on another stream would not see its result.
     const at::Tensor big = torch::randn({2048, 2048}, at::kCUDA);
     const at::Tensor zero = big.mm(big).sum() * 0;
     expect_same((torch::randn({64, 3000}, at::kCUDA) + zero).to(at::kHalf), targets);
@@ -333,7 +333,7 @@ TEST_F(CrossEntropyOnCuda, IsTheSameInAGraph) {
   }
 }
 
-// In a process of its own, for the device is of no use afterwards.
+// In a separate process, because the device is unusable afterwards.
 TEST(CrossEntropyDeathTest, ATargetThatIsNoClassEndsTheWorkOnTheDevice) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
@@ -341,7 +341,7 @@ TEST(CrossEntropyDeathTest, ATargetThatIsNoClassEndsTheWorkOnTheDevice) {
     const at::Tensor targets = torch::full({4}, target, at::device(at::kCUDA).dtype(at::kLong));
     try {
       F::cross_entropy(torch::zeros({4, 10}, at::kCUDA), targets).item<float>();
-    } catch (const std::exception& error) {  // of torch, or of the launch of the next kernel
+    } catch (const std::exception& error) {  // from torch, or from the next kernel launch
       fputs(error.what(), stderr);
       _exit(7);
     }
@@ -350,7 +350,7 @@ TEST(CrossEntropyDeathTest, ATargetThatIsNoClassEndsTheWorkOnTheDevice) {
   EXPECT_EXIT(train(9), testing::ExitedWithCode(0), "");
   for (const int64_t target : {-1, 10}) {
     EXPECT_EXIT(train(target), testing::ExitedWithCode(7),
-                "the target of a row is a class or ignore_index(.|\n)*device-side assert");
+                "every target must be a class or ignore_index(.|\n)*device-side assert");
   }
 }
 

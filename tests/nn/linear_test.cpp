@@ -16,13 +16,13 @@ namespace nn = accelerant::nn;
 class Linear : public OnDevice {};
 ON_EVERY_DEVICE(Linear);
 
-// The largest difference of a and b, as a part of the largest value of b.
+// The largest difference between a and b, relative to the largest value of b.
 double distance(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor exact = b.to(at::kDouble);
   return ((a.to(at::kDouble) - exact).abs().max() / exact.abs().max()).item<double>();
 }
 
-// Both modules with the same numbers in them, run on the same input.
+// Gives both modules the same numbers and runs them on the same input.
 void expect_same_results(const torch::nn::LinearOptions& options, const at::Tensor& input,
                          double tolerance) {
   nn::Linear ours(options);
@@ -72,8 +72,8 @@ TEST_P(Linear, RunsIn16BitsUnderAutocast) {
   expect_same_results({64, 32}, torch::randn({3, 5, 64}, options()), 2e-2);
 }
 
-// What a linear layer in 16 bits is to give: products of the rounded numbers, with nothing else
-// rounded but the output.
+// What a 16-bit linear layer should give: products of the rounded numbers, with only the output
+// rounded.
 struct ExactLinear {
   ExactLinear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& gradient,
               at::ScalarType type) {
@@ -107,11 +107,11 @@ TEST_P(Linear, DoesNotRoundGradientsUnderAutocast) {
         const auto output = nn::mixed_linear(input, weight, bias, type);
         EXPECT_TRUE(output.equal(at::linear(input, weight, bias)));
 
-        // As it comes from a transposed view.
+        // As from a transposed view.
         const auto gradient = torch::randn({16, 6, 4}, options()).to(type).permute({2, 1, 0});
         output.backward(gradient);
         const ExactLinear exact(input, weight, gradient, type);
-        // A CPU has no products that write another type than they read.
+        // A CPU has no products that write a different type than they read.
         const double rounding = type == at::kHalf ? 1e-3 : 8e-3;
         const double tolerance = on_cuda() ? 1e-5 : rounding;
         EXPECT_EQ(input.grad().scalar_type(), input.scalar_type());
@@ -126,7 +126,7 @@ TEST_P(Linear, DoesNotRoundGradientsUnderAutocast) {
   }
 }
 
-// As a penalty on gradients does.
+// As in a gradient penalty.
 TEST_P(Linear, HasGradientsOfGradientsUnderAutocast) {
   const accelerant::AutocastGuard autocast({GetParam(), at::kBFloat16});
   const auto input = torch::randn({3, 8}, options()).requires_grad_();
@@ -164,7 +164,7 @@ TEST_P(Linear, TakesEitherTypeOf16BitsUnderAutocast) {
   EXPECT_LE(distance(weight.grad(), input.detach().sum(0).expand({4, 8})), 2e-2);
 }
 
-// As the outputs of a model that the loss leaves out.
+// As with model outputs that the loss leaves out.
 TEST_P(Linear, HasNoGradientsWithoutAGradientOfItsOutput) {
   struct Nothing : torch::autograd::Function<Nothing> {
     static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) {
@@ -279,7 +279,7 @@ TEST(LinearModule, ClonesInsideOfAModule) {
 TEST(LinearModule, KeepsItsForwardInSequential) {
   torch::nn::Sequential net(nn::Linear(3, 4), torch::nn::ReLU(), nn::Linear(4, 2));
   const auto output = net->forward(torch::randn({2, 5, 3}));
-  // An addition of its own would be the last node of the graph.
+  // A separate addition would be the last node of the graph.
   EXPECT_EQ(output.grad_fn()->name().find("Add"), std::string::npos) << output.grad_fn()->name();
   EXPECT_NE(torch::nn::Linear(3, 2)->forward(torch::randn({2, 5, 3})).grad_fn()->name().find("Add"),
             std::string::npos);

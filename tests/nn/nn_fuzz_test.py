@@ -1,7 +1,8 @@
-"""accelerant::nn::Linear and activation checkpoints against nn.Linear and torch.utils.checkpoint.
+"""Compares accelerant::nn::Linear and activation checkpoints with nn.Linear and
+torch.utils.checkpoint.
 
-Both sides make a stack of blocks from a seed, so equal results also mean equal initialisation, and run it forward and
-backward with dropout, autocast and checkpoints of random forms.
+Both sides make a stack of blocks from a seed, so equal results also mean equal initialisation. They
+run it forward and backward with dropout, autocast and random forms of checkpoints.
 """
 
 import json
@@ -82,7 +83,7 @@ def test_same_as_python(replay, rng):
     for _ in range(DOCUMENTS):
         document = random_document(rng)
         ours, theirs = replay(document), python_result(document)
-        # Sums may be split among threads in other ways; in 16 bits that shows.
+        # Sums may be split differently among threads; in 16 bits that shows.
         tolerance = 1e-2 if "autocast" in document else 1e-5
         scale = max(abs(value) for value in theirs["output"])
         assert close_enough(ours, theirs, tolerance, tolerance * max(scale, 1)), json.dumps(document)

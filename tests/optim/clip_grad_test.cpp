@@ -66,7 +66,7 @@ TEST_P(ClipGrad, NotRecordedByAutograd) {
   at::Tensor parameter = full({2}, 1.0).requires_grad_();
   parameter.mutable_grad() = parameter * 3;  // as after a backward with create_graph
   EXPECT_FALSE(clip_grad_norm_({parameter}, 1.0).requires_grad());
-  parameter.mutable_grad().reset();  // parameter and gradient own each other otherwise
+  parameter.mutable_grad().reset();  // otherwise parameter and gradient own each other
 }
 
 TEST_P(ClipGrad, UselessLimitsAreRefused) {

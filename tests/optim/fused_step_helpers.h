@@ -11,7 +11,7 @@
 
 #include "optim/optimizer_nets.h"
 
-// Every optimizer that the fused step takes.
+// Every optimizer that the fused step supports.
 inline std::vector<OptimizerCase> fused_optimizers() {
   using namespace torch::optim;
   std::vector<OptimizerCase> cases;
@@ -27,7 +27,7 @@ inline std::vector<OptimizerCase> fused_optimizers() {
   return cases;
 }
 
-// Parameters of awkward shapes: odd, one element, none, no dimension, several blocks, at an odd
+// Parameters of awkward shapes: odd, one element, empty, no dimension, several blocks, at an odd
 // address.
 inline std::vector<at::Tensor> awkward_parameters(at::TensorOptions options) {
   std::vector<at::Tensor> parameters;
@@ -52,8 +52,8 @@ inline std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors,
   return copies;
 }
 
-// Two optimizers of a kind over parameters with the same values: one to step by FusedStep, one by
-// itself.
+// Two optimizers of the same kind over parameters with the same values: FusedStep steps one, the
+// other steps itself.
 struct Twins {
   std::vector<at::Tensor> ours;
   std::vector<at::Tensor> theirs;
@@ -77,8 +77,8 @@ inline void set_random_gradients(const std::vector<at::Tensor>& parameters, doub
   }
 }
 
-// With weight decay, a gradient of 16 bits may cancel its parameter to nothing but rounding, of
-// which optimizers that divide by its size make a whole step. These are too large for that.
+// With weight decay, a 16-bit gradient may cancel its parameter to mere rounding, which optimizers
+// that divide by its size turn into a whole step. These gradients are too large for that.
 inline void set_large_random_gradients(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) {
     const at::Tensor values = torch::randn_like(parameter).detach();

@@ -1,4 +1,4 @@
-// Steps in CUDA graphs: their learning rates, and what they work with.
+// Steps in CUDA graphs: their learning rates, and the memory they use.
 #include <algorithm>
 #include <iterator>
 
@@ -20,7 +20,7 @@ using accelerant::FusedStep;
 using accelerant::RateChoice;
 using Replay = accelerant::FusedStepReplay;
 
-// Two param groups, with the gradients that all steps have.
+// Two param groups, with the same gradients in all steps.
 struct TwoGroups {
   explicit TwoGroups(const at::TensorOptions& options)
       : parameters{torch::ones({40}, options), torch::ones({50}, options)},
@@ -68,7 +68,7 @@ TEST_P(FusedStepReplay, AChoiceMustFitTheGroups) {
   RateChoice choice = choice_of(0);
   choice.rates[1].pop_back();
   const std::string error = whole_error_of([&] { Replay(fused).prepare(choice); });
-  EXPECT_TRUE(contains(error, "a rate for each of 2 param groups")) << error;
+  EXPECT_TRUE(contains(error, "2 rates, one per param group")) << error;
 }
 
 #if defined(ACCELERANT_WITH_CUDA)
@@ -92,7 +92,7 @@ TEST(FusedStepReplayOnCuda, TheDeviceChoosesTheRates) {
   for (int i = 0; i < 12; ++i) {
     const bool is_chosen = i % 4 != 3;
     if (is_chosen) {
-      // Behind a long kernel, so that the host cannot know it.
+      // After a long kernel, so that the host cannot know it.
       const at::Tensor big = torch::randn({2048, 2048}, at::kCUDA);
       which.copy_((big.mm(big).sum() * 0 + i % 3).to(at::kLong));
       Replay(fused).prepare(RateChoice{.rates = rates, .which = which});
@@ -121,7 +121,7 @@ int64_t copies_in(at::cuda::CUDAGraph& graph) {
   });
 }
 
-// Takes all memory that belongs to nobody, in pieces as small as tables, and writes to it.
+// Takes all free memory, in pieces as small as tables, and writes to it.
 void overwrite_free_memory() {
   std::vector<at::Tensor> pieces;
   for (int i = 0; i < 200; ++i) {
@@ -181,8 +181,8 @@ TEST(FusedStepReplayOnCuda, ReservedMemoryIsOfOneGraph) {
   const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
   CapturedGroups ours(/*reserves=*/true);
   TwoGroups theirs(at::kCUDA);
-  theirs.optimizer.step();  // of the warm-up
-  // With two steps, between which a gradient moves.
+  theirs.optimizer.step();  // for the warm-up
+  // Two steps, with a gradient that moves in between.
   at::cuda::CUDAGraph twice(/*keep_graph=*/true);
   at::Tensor& gradient = ours.groups.parameters[0].mutable_grad();
   const at::Tensor moved = gradient.clone();
@@ -197,7 +197,7 @@ TEST(FusedStepReplayOnCuda, ReservedMemoryIsOfOneGraph) {
   for (int i = 0; i < 3; ++i) {
     ours.replay(ours.graph);
     ours.replay(twice);
-    ours.fused.step();  // in no graph
+    ours.fused.step();  // not in a graph
     for (int k = 0; k < 4; ++k) theirs.optimizer.step();
   }
   expect_same(ours.groups.parameters, theirs.parameters, "SGD");

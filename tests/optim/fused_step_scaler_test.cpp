@@ -22,7 +22,7 @@ class FusedStepScaling : public OnDevice {
 };
 ON_EVERY_DEVICE(FusedStepScaling);
 
-// The same gradients by the scaler's own path and by ours, with overflows.
+// The same gradients on the scaler's own path and on ours, with overflows.
 TEST_P(FusedStepScaling, AgreesWithThePlainPath) {
   for (const OptimizerCase& kind : fused_optimizers()) {
     for (const bool unscale_first : {false, true}) {
@@ -97,7 +97,7 @@ TEST_P(FusedStepScaling, AnOverflowChangesNothingAndIsNamed) {
   EXPECT_EQ(state.step(), 1);
 }
 
-// A buffer of zeros would mean to torch's own SGD that there was a step.
+// For torch's own SGD, a buffer of zeros would mean that a step was taken.
 TEST_P(FusedStepScaling, ASkippedFirstStepLeavesNoMomentum) {
   at::Tensor parameter = parameter_with_grad(full({3}, kInf));
   torch::optim::SGD optimizer({parameter},
@@ -194,7 +194,7 @@ TEST_P(FusedStepScaling, SeveralOptimizersAndScalers) {
   EXPECT_FALSE(sharing_fused.step(other).skipped());
 }
 
-// Parameters of 16 bits are what exact ones are when rounded.
+// 16-bit parameters must match the exact ones, rounded.
 void expect_close_when_rounded(const std::vector<at::Tensor>& ours,
                                const std::vector<at::Tensor>& exact, double absolute,
                                const std::string& what) {
@@ -233,7 +233,7 @@ TEST_P(FusedStepScaling, MasterWeightsKeepWhatSixteenBitsLose) {
         copy_gradients(ours, exact);
         fused->step();
         stock->step();
-        if (i == 2) {  // a new engine goes on with the same master copies
+        if (i == 2) {  // a new engine continues with the same master copies
           fused->sync();
           fused.reset();
           fused.emplace(*optimizer, accelerant::FusedStepOptions{.master_weights = true});
@@ -254,7 +254,7 @@ TEST_P(FusedStepScaling, WeightsLoadedFromOutsideReplaceTheMaster) {
   FusedStep fused(optimizer, {.master_weights = true});
   parameter.mutable_grad() = full({4}, 1.0, at::kBFloat16);
   for (int i = 0; i < 20; ++i) fused.step();
-  EXPECT_LT(parameter[0].item<double>(), 1.0);  // 20 steps too small for bfloat16 add up
+  EXPECT_LT(parameter[0].item<double>(), 1.0);  // 20 steps that are too small for bfloat16 add up
   {
     const torch::NoGradGuard no_grad;
     parameter.fill_(2.0);
@@ -294,7 +294,7 @@ TEST(FusedStepDouble, StepsAsTheOptimizerItself) {
   }
 }
 
-// Trains, saves, goes on; then loads and goes on again: the same bits.
+// Trains, saves, continues; then loads and continues again: the same bits.
 TEST_P(FusedStepScaling, GoesOnBitForBitAfterLoading) {
   for (const OptimizerCase& kind : fused_optimizers()) {
     for (const bool by_torch : {false, true}) {

@@ -1,4 +1,4 @@
-// FusedStep against the optimizers' own steps.
+// Compares FusedStep with the optimizers' own steps.
 #include "optim/fused_step_helpers.h"
 #include "support/expect_error.h"
 #include "support/gathered_log.h"
@@ -44,7 +44,7 @@ TEST_P(FusedStepTest, KeepsItsStateInTheOptimizer) {
       fused.step();
       stock->step();
     }
-    // Saving brings the step counts.
+    // Saving fetches the step counts.
     const auto saved = accelerant::optim::optimizer_state_dict(*optimizer, {});
     const auto expected = accelerant::optim::optimizer_state_dict(*stock, {});
     EXPECT_EQ(saved.values, expected.values) << kind.name;
@@ -58,7 +58,7 @@ TEST_P(FusedStepTest, KeepsItsStateInTheOptimizer) {
   }
 }
 
-// Halves of a training by torch's own step and by ours, in both orders.
+// Half of a training with torch's own step and half with ours, in both orders.
 TEST_P(FusedStepTest, TakesOverInTheMiddleAndGivesBack) {
   for (const OptimizerCase& kind : fused_optimizers()) {
     for (const bool fused_first : {true, false}) {
@@ -117,7 +117,7 @@ TEST_P(FusedStepTest, TheSmallestLimitHoldsForOneStep) {
     }
     fused.step();
     const double first = parameter.norm().item<double>();
-    fused.step();  // nothing is noted any more
+    fused.step();  // the limit no longer applies
     return std::pair(first, parameter.norm().item<double>() - first);
   };
   EXPECT_NEAR(run({2.0, 1.0, 3.0}).first, 1.0, 1e-5);
@@ -191,7 +191,7 @@ TEST_P(FusedStepTest, OptionsCountFromTheNextStep) {
   fused.step();
   EXPECT_TRUE(torch::equal(first, full({3}, -21.0)));
   EXPECT_TRUE(torch::equal(second, full({3}, -100.0)));
-  // Momentum begins later: its first step is the gradient itself, as torch's own.
+  // Momentum begins later: its first step is the gradient itself, as in torch.
   auto& options = static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[1].options());
   options.momentum(0.5).dampening(0.9);
   fused.step();

@@ -1,8 +1,10 @@
-"""FusedStep against Python's optimizers, over 200 steps with overflows, clipping and changing rates.
+"""Compares FusedStep with Python's optimizers, over 200 steps with overflows, clipping and changing
+rates.
 
-The yardstick is the same training in float64. Ours must be no farther from it than a small factor of the farther one
-of Python's own two forms: fused and foreach (foreach and the plain loop where there is no fused one). Lion is compared
-with the paper's rule element by element: it steps by signs, and one that falls otherwise would hide all rounding.
+The yardstick is the same training in float64. Our error must be at most a small factor times the
+larger error of Python's own two forms: fused and foreach (foreach and the plain loop if there is no
+fused form). Lion is compared with the paper's rule element by element: it steps by signs, and a
+single different sign would hide all rounding.
 """
 
 import os
@@ -11,12 +13,13 @@ import torch
 from replay import from_json, tensor_to_json
 
 STEPS = 200
-DOCUMENTS = int(os.environ.get("ACCELERANT_FUZZ_DOCUMENTS", "4"))  # of each kind
+DOCUMENTS = int(os.environ.get("ACCELERANT_FUZZ_DOCUMENTS", "4"))  # per kind
 TOPIC = "fused"
 
 
 class Lion(torch.optim.Optimizer):
-    """Written out from the paper. Parameters and their state have only values that `storage` has."""
+    """Written from the paper. Parameters and their state have only values that `storage` can
+    hold."""
 
     def __init__(self, params, storage, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize})
@@ -69,7 +72,7 @@ def random_document(kind, rng):
     def values(shape, scale=1.0):
         return (torch.randn(shape, generator=generator) * scale).to(getattr(torch, dtype))
 
-    # amsgrad and the like may differ between groups; the class is one.
+    # amsgrad and the like may differ between groups; the class may not.
     groups = [
         {
             "options": random_options(kind, rng),
@@ -80,7 +83,7 @@ def random_document(kind, rng):
         }
         for _ in range(rng.randint(1, 3))
     ]
-    if groups[0]["params"][0]["shape"] == [0]:  # so that there is always something to step with
+    if groups[0]["params"][0]["shape"] == [0]:  # so that there is always something to step
         groups[0]["params"][0] = {"shape": [3], "values": tensor_to_json(values([3]))}
     shapes = [parameter["shape"] for group in groups for parameter in group["params"]]
     scaler = {"init_scale": 2.0 ** rng.randint(0, 12), "growth_interval": rng.randint(3, 60)}
@@ -156,7 +159,8 @@ def run_python(document, gradients_of, dtype, **form):
 
 
 def with_gradients(document):
-    """Gradients as the scaler would see them: times the scale of that step, with overflows."""
+    """Gradients as the scaler would see them: multiplied by the scale of that step, with
+    overflows."""
     scales = {}
 
     def gradients_of(number, scale):
@@ -173,7 +177,7 @@ def with_gradients(document):
 
 
 def run_ours(replay, document, gradients_of, scales):
-    """Trains by FusedStep; the scales are those Python had."""
+    """Trains with FusedStep, with the scales that Python had."""
     dtype = getattr(torch, document["dtype"])
     sent = dict(document)
     sent["steps"] = [
@@ -195,7 +199,7 @@ def run_ours(replay, document, gradients_of, scales):
 
 
 def check_decisions(result, outcome, steps, scale):
-    """What is no rounding: skipped steps, norms, counts of steps, the scale."""
+    """Everything but rounding: skipped steps, norms, step counts, the scale."""
     assert [step["skipped"] for step in result["steps"]] == [step["skipped"] for step in outcome]
     assert from_json(result["scale"]) == scale
     for our_step, their_step in zip(result["steps"], outcome):
@@ -206,7 +210,7 @@ def check_decisions(result, outcome, steps, scale):
 
 
 def check(replay, document):
-    """Returns our error in errors of the worse original."""
+    """Returns our error as a multiple of the worse original's error."""
     dtype = getattr(torch, document["dtype"])
     gradients_of, scales = with_gradients(document)
     exact, outcome, steps, scale = run_python(document, gradients_of, torch.float64, foreach=False)
@@ -216,7 +220,8 @@ def check(replay, document):
         try:
             theirs, their_outcome, _, _ = run_python(document, gradients_of, dtype, **form)
         except TypeError as error:
-            # PyTorch's fused SGD cannot take a parameter whose first gradient comes later than those of others.
+            # PyTorch's fused SGD cannot take a parameter whose first gradient comes later than
+            # others.
             assert "got NoneType" in str(error)
             continue
         assert [step["skipped"] for step in their_outcome] == [step["skipped"] for step in outcome]
@@ -225,8 +230,8 @@ def check(replay, document):
     ours, result = run_ours(replay, document, gradients_of, scales)
     check_decisions(result, outcome, steps, scale)
     error = (ours - exact).square().mean().sqrt().item()
-    # A few units in the last place, for runs in which theirs are exact by chance. In float64 the yardstick is the
-    # plain loop itself, and says nothing about how far others may be.
+    # A few units in the last place, for runs in which theirs happen to be exact. In float64 the
+    # yardstick is the plain loop itself, and says nothing about how far off others may be.
     size = exact.square().mean().sqrt().item() + 1e-3
     units = STEPS if dtype == torch.float64 else 2
     assert error <= 2 * max(errors) + units * torch.finfo(dtype).eps * size, (error, errors, size)
@@ -241,9 +246,10 @@ def check_lion(replay, document):
     theirs, outcome, steps, scale = run_python(document, gradients_of, arithmetic)
     ours, result = run_ours(replay, document, gradients_of, scales)
     check_decisions(result, outcome, steps, scale)
-    # Results that lie between two numbers of 16 bits seldom round otherwise than with the paper's order of operations,
-    # but then the momentum stays off for long, and where that turns a sign its parameter is far off. In float32 and
-    # float64 many are off in the last bit, and next to no sign turns.
+    # Results halfway between two 16-bit numbers seldom round differently than with the paper's
+    # order of operations. But if they do, the momentum stays off for long, and where that flips a
+    # sign, its parameter is far off. In float32 and float64 many are off in the last bit, but
+    # almost no sign flips.
     units, some = (2, ours.numel() // 8) if dtype == torch.bfloat16 else (STEPS, 0)
     off = (ours - theirs).abs() > units * torch.finfo(dtype).eps * (theirs.abs() + 1e-3)
     assert off.sum() <= some + 2, (ours[off], theirs[off])

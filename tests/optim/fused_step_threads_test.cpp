@@ -30,7 +30,7 @@ TEST_F(FusedStepThreads, GiveTheSameBits) {
     at::set_num_threads(threads);
     torch::manual_seed(3);
     auto parameters = awkward_parameters(at::kFloat);
-    parameters.push_back(torch::randn({300'000}).requires_grad_());  // work for many
+    parameters.push_back(torch::randn({300'000}).requires_grad_());  // work for many threads
     torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(0.01));
     FusedStep fused(optimizer);
     std::vector<at::Tensor> norms;
@@ -46,7 +46,7 @@ TEST_F(FusedStepThreads, GiveTheSameBits) {
   for (const int threads : {2, 3, 7}) expect_same(train(threads), expected, "threads");
 }
 
-// Which of thousands of parameters have changed is looked up by several threads, each its part.
+// Several threads look up which of thousands of parameters have changed, each for its own part.
 TEST_F(FusedStepThreads, NoticeEveryChangeOfManyParameters) {
   at::set_num_threads(4);
   constexpr std::size_t count = 5000;

@@ -67,7 +67,7 @@ TEST(LrScheduler, TellsTheRatesOfAnyStep) {
   EXPECT_TRUE(contains(whole_error_of([&] { scheduler.rates_at(-1); }), "got -1"));
 }
 
-// The point of it all: the schedule is what trains.
+// The purpose of it all: the optimizer steps with the scheduled rate.
 TEST(LrScheduler, TheOptimizerUsesTheRate) {
   at::Tensor parameter = torch::zeros({1}).requires_grad_();
   torch::optim::SGD optimizer({parameter}, 1.0);
@@ -114,7 +114,7 @@ TEST(LrScheduler, AListOfTheWrongLengthIsRefusedBeforeAnythingChanges) {
                "max_lr"));
   EXPECT_TRUE(contains(
       whole_error_of([&] { lambda(optimizer, {.per_group = {[](int64_t) { return 1.0; }}}); }),
-      "one for each param group"));
+      "one per param group"));
   EXPECT_EQ(rates(optimizer), (Rates{1.0, 0.5}));
 
   auto scheduler = one_cycle(optimizer, {.max_lr = {1.0, 2.0}, .total_steps = 3});
@@ -204,10 +204,10 @@ TEST(LrScheduler, ABadStateIsRefusedWhole) {
     EXPECT_EQ(rates(optimizer), (Rates{0.5, 0.25}));
     return message;
   };
-  EXPECT_TRUE(contains(refused("last_epoch", -1), "bad 'last_epoch'"));
-  EXPECT_TRUE(contains(refused("last_epoch", 1.5), "a whole number"));
-  EXPECT_TRUE(contains(refused("last_epoch", UINT64_MAX), "a whole number"));
-  EXPECT_TRUE(contains(refused("base_lrs", {1.0}), "one for each param group"));
+  EXPECT_TRUE(contains(refused("last_epoch", -1), "invalid 'last_epoch'"));
+  EXPECT_TRUE(contains(refused("last_epoch", 1.5), "an integer"));
+  EXPECT_TRUE(contains(refused("last_epoch", UINT64_MAX), "an integer"));
+  EXPECT_TRUE(contains(refused("base_lrs", {1.0}), "one per param group"));
   EXPECT_TRUE(contains(refused("base_lrs", {1.0, nullptr}), "finite"));
   EXPECT_TRUE(contains(refused("base_lrs", 1.0), "a list"));
   EXPECT_TRUE(contains(refused("_last_lr", {"x", "y"}), "finite"));

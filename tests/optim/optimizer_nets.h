@@ -45,7 +45,7 @@ inline std::vector<OptimizerCase> every_optimizer() {
   };
 }
 
-// A model, and an optimizer over it. The layer `idle` takes no part in the loss.
+// A model and an optimizer for it. The layer `idle` takes no part in the loss.
 struct Training {
   explicit Training(const OptimizerMaker& make) {
     net->push_back("first", torch::nn::Linear(3, 4));
@@ -62,7 +62,7 @@ struct Training {
     for (std::size_t i = 0; i < target.size(); ++i) target[i].copy_(source[i]);
   }
 
-  // Steps of numbers from, from + 1, ..., each with data of its own.
+  // Runs steps from, from + 1, ..., each with its own data.
   void run(int64_t from, int64_t steps) {
     for (int64_t step = from; step < from + steps; ++step) {
       const auto data = torch::arange(15).view({5, 3}).add(step).mul(0.37).sin();
@@ -101,7 +101,7 @@ struct Training {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
 
-// Whether both, trained for more steps, end with the same weights.
+// Whether both have the same weights after training for more steps.
 inline bool go_on_alike(Training& a, Training& b, int64_t from, int64_t steps) {
   a.run(from, steps);
   b.run(from, steps);
@@ -121,7 +121,7 @@ inline void expect_same_tensors(const accelerant::NamedState& actual,
   }
 }
 
-// As after writing and reading files: JSON as text, and tensors that are copies.
+// As after writing and reading files: JSON as text, and copies of the tensors.
 inline accelerant::NamedState written_and_read(const accelerant::NamedState& state) {
   accelerant::NamedState copy{.values = nlohmann::json::parse(state.values->dump())};
   for (const auto& item : state.tensors) copy.tensors.insert(item.key(), item.value().clone());

@@ -10,13 +10,13 @@ using torch::optim::AdamW;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-// Loads the state after `spoil` has changed it; the error, after which the optimizer must be as
-// before.
+// Loads the state after `spoil` has changed it. Returns the error, after which the optimizer must
+// be unchanged.
 template <class Spoil>
 std::string refusal(Training& training, Spoil&& spoil) {
   const NamedState before = written_and_read(training.save());
   NamedState state = written_and_read(training.save());
-  // Were anything of it loaded, it would show.
+  // If any of it were loaded, it would show.
   for (auto& item : state.tensors) item.value().fill_(77);
   for (auto& group : state.values["param_groups"]) group["lr"] = 77.0;
   spoil(state);
@@ -43,12 +43,12 @@ TEST(OptimizerStateErrors, AllFaultsAtOnceAndNothingIsChanged) {
     state.tensors.insert("exp_avg.nobody", torch::ones({1}));
   });
   for (const char* part :
-       {"does not fit this AdamW", "lacks 'first.bias'", "has 'first.bios'",
+       {"does not match this AdamW", "lacks 'first.bias'", "has 'first.bios'",
         "'eps' of group 0 is \"small\", not a number", "an option 'maximize'", "lacks 'amsgrad'",
         "'step' of the state of 'last.weight' is -1", "a state for 'stranger'",
         "'exp_avg.first.weight' is a tensor of float [4, 4]",
         "'exp_avg_sq.first.weight' is a tensor of long", "'exp_avg_sq.last.bias' is missing",
-        "'exp_avg.nobody' belongs to nothing"}) {
+        "'exp_avg.nobody' does not belong to any parameter"}) {
     EXPECT_TRUE(contains(error, part));
   }
 }
@@ -57,7 +57,7 @@ TEST(OptimizerStateErrors, OtherKindsAndGroups) {
   Training training = adamw_training(2);
   const NamedState sgd = Training(maker<SGD>(SGDOptions(0.1))).save();
   EXPECT_TRUE(contains(refusal(training, [&](NamedState& state) { state = sgd; }),
-                       "it is the state of an SGD"));
+                       "it is the state of an optimizer of type SGD"));
   EXPECT_TRUE(contains(refusal(training,
                                [](NamedState& state) {
                                  state.values["param_groups"].push_back(
@@ -119,7 +119,7 @@ TEST(OptimizerStateErrors, ListsOfLbfgsThatDoNotFit) {
                                  auto& names = state.values["param_groups"][0]["params"];
                                  std::swap(names[0], names[1]);
                                }),
-                       "in another order"));
+                       "in a different order"));
 }
 
 TEST(OptimizerStateErrors, ALongListOfFaultsIsCut) {

@@ -37,7 +37,7 @@ TEST_P(EveryOptimizer, ContinuesBitForBitInAFreshOne) {
   EXPECT_TRUE(go_on_alike(original, fresh, 5, 5));
   EXPECT_EQ(fresh.save().values, original.save().values);
 
-  // Without the state it would not: the test can fail.
+  // Without the state the weights would differ: the test can fail.
   if (GetParam().name == "sgd") return;
   Training other(GetParam().make);
   other.run(0, 5);

@@ -1,7 +1,8 @@
-"""States of optimizers go from C++ to Python's torch.optim and back, and the training goes on as if it had stayed.
+"""Optimizer states move between C++ and Python's torch.optim, and the training continues as if it
+had not moved.
 
-Random optimizers (kind, options, groups, parameters without gradients) train a few steps on one side; its state is
-loaded by the other, by Optimizer.load_state_dict in Python, and both train on.
+Random optimizers (kind, options, groups, parameters without gradients) train a few steps on one
+side. The other side loads the state, in Python with Optimizer.load_state_dict, and both continue.
 """
 
 import copy
@@ -29,7 +30,7 @@ def random_options(rng, kind):
         return {
             "lr": 0.5 if line_search_fn else lr,
             "max_iter": max_iter,
-            # Python's line search ends by it, that of C++ only after 25 evaluations
+            # Python's line search stops at this limit, that of C++ only after 25 evaluations.
             "max_eval": 1000 if line_search_fn else max_iter * 5 // 4,
             "history_size": rng.choice([2, 5, 100]),
             "line_search_fn": line_search_fn,
@@ -58,13 +59,13 @@ def random_document(rng, kind):
     first_sum = rng.choice([0.0, 0.5])
     for _ in range(count):
         options = random_options(rng, kind)
-        if kind == "Adagrad":  # in C++ one for all groups
+        if kind == "Adagrad":  # in C++ one value for all groups
             options["initial_accumulator_value"] = first_sum
         shapes = [rng.choice([[], [3], [2, 3], [2, 1, 2]]) for _ in range(rng.randint(1, 3))]
         params = []
         for shape in shapes:
             size = int(torch.Size(shape).numel())
-            # float32 numbers, so that both sides begin with the same
+            # float32 numbers, so that both sides start with the same values.
             values = torch.tensor([rng.uniform(-2, 2) for _ in range(size)], dtype=torch.float32).tolist()
             params.append({"shape": shape, "values": values})
         groups.append({"options": options, "params": params})
@@ -74,7 +75,8 @@ def random_document(rng, kind):
         idle[0] = False
     fixed = [rng.choice([0.5, 1.0, 2.0]) for _ in range(number)]  # a line search needs one function
     steps = []
-    # At the minimum a line search compares losses that differ by rounding only, so LBFGS must not come near it.
+    # At the minimum a line search compares losses that differ only by rounding, so LBFGS must not
+    # come near it.
     for _ in range(rng.randint(2, 3 if kind == "LBFGS" else 10)):
         factors = fixed if kind == "LBFGS" else [rng.uniform(0.1, 2) for _ in range(number)]
         steps.append([None if idle[i] else factors[i] for i in range(number)])
@@ -188,7 +190,7 @@ def test_we_go_on_from_a_python_state(replay, rng, kind):
         for group in rest["groups"]:
             for param in group["params"]:
                 param["values"] = next(places)
-            group["options"]["lr"] = 0.123  # that of the state counts
+            group["options"]["lr"] = 0.123  # the value in the state counts
         result = replay(rest)
         text = json.dumps(rest)
         assert "error" not in result, f"{result}\n{text}"
@@ -199,7 +201,8 @@ def test_we_go_on_from_a_python_state(replay, rng, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_through_files(replay, rng, tmp_path, kind):
-    """Python's file is loaded here, ours in Python by torch.load(weights_only=True), and both train on."""
+    """C++ loads Python's file, Python loads ours with torch.load(weights_only=True), and both
+    continue."""
     for number in range(20):
         document = random_document(rng, kind)
         cut = rng.randrange(len(document["steps"]))
@@ -231,7 +234,8 @@ def test_through_files(replay, rng, tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_our_state_has_the_fields_of_python(replay, rng, kind):
-    """The same keys, types and shapes; what LBFGS keeps depends on numbers that may differ in the last bit."""
+    """The same keys, types and shapes. What LBFGS keeps depends on numbers that may differ in the
+    last bit."""
     for _ in range(20):
         document = random_document(rng, kind)
         original = Original(document)

@@ -1,4 +1,4 @@
-// The structure itself; that Python takes and gives it is tested by optimizer_state_test.py.
+// The structure itself; optimizer_state_test.py tests that Python reads and writes it.
 #include "optim/python_optimizer_state.h"
 
 #include "optim/optimizer_nets.h"
@@ -55,7 +55,7 @@ TEST(PythonOptimizerState, ListsHaveNullWhereTheirTensorsAre) {
   EXPECT_TRUE(python.tensors.contains("state.0.d"));
 }
 
-// The state of `training` as from Python, after `change` has changed it, loaded into it.
+// Loads the state of `training` in Python's form back into it, after `change` has changed it.
 template <class Change>
 void load_changed(Training& training, Change&& change) {
   NamedState python = to_python_state(written_and_read(training.save()));
@@ -67,7 +67,7 @@ TEST(PythonOptimizerState, OtherFormsOfNumbers) {
   Training training = adamw_training(3);
   load_changed(training, [](NamedState& python) {
     python.tensors.erase("state.0.step");
-    python.values["state"]["0"]["step"] = 8;  // older versions
+    python.values["state"]["0"]["step"] = 8;  // as in older versions
     python.tensors["state.1.step"] = torch::tensor(9, torch::kLong);
     python.values["param_groups"][0]["weight_decay"] = 0;  // an int
     python.values["param_groups"][0].erase("lr");

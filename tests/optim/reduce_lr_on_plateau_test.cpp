@@ -1,4 +1,4 @@
-// The rule itself is compared with torch's by schedule_fuzz_test.py.
+// schedule_fuzz_test.py compares the rule itself with torch's.
 #include "accelerant/optim/lr_scheduler.h"
 
 #include <torch/torch.h>
@@ -36,7 +36,7 @@ using Rates = std::vector<double>;
 
 TEST_F(Plateau, LowersAfterPatience) {
   ReduceLrOnPlateau scheduler(optimizer, {.factor = 0.5, .patience = 1, .min_lr = {0.0, 0.5}});
-  EXPECT_EQ(rates(), (Rates{1.0, 0.5}));  // making it changes nothing
+  EXPECT_EQ(rates(), (Rates{1.0, 0.5}));  // creating it changes nothing
   scheduler.step(3.0);
   scheduler.step(3.0);
   EXPECT_EQ(rates(), (Rates{1.0, 0.5}));

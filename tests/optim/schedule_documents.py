@@ -45,7 +45,7 @@ class Maker:
         options = self.with_total(
             end_lr=self.rng.choice([0.0, 1e-6]), power=self.rng.choice([1.0, 2.0, 0.5, 3.3])
         )
-        # Nothing but warm-up is a division by zero in transformers.
+        # A schedule that is all warm-up is a division by zero in transformers.
         if options.get("warmup_steps") == options["total_steps"]:
             del options["warmup_steps"]
         return options
@@ -80,7 +80,8 @@ class Maker:
     def cosine_annealing(self):
         return {
             "t_max": self.rng.choice([1, 2, self.rng.randint(3, 100)]),
-            # Small: torch makes each rate from the one before, and a large one would eat digits there.
+            # Small: torch computes each rate from the previous one, and a large value would lose
+            # digits there.
             **self.some(eta_min=self.rng.choice([0.0, 1e-6, 1e-4])),
         }
 
@@ -148,10 +149,10 @@ PLAIN = [
     "cosine_annealing",
 ]
 SPECIAL = ["one_cycle", "lambda", "sequential", "chained", "reduce_on_plateau"]
-# In transformers the rates of a polynomial depend on the optimizer's default rate; on its own it is
-# compared group by group.
+# In transformers the rates of a polynomial depend on the optimizer's default rate, so it is
+# compared separately, group by group.
 IN_SEQUENCE = [kind for kind in PLAIN if kind != "polynomial_with_warmup"]
-# Those that are a factor whatever the rate.
+# Schedules that are a factor for any rate.
 FACTORS = [kind for kind in IN_SEQUENCE if kind != "cosine_annealing"]
 
 

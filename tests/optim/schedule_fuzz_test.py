@@ -1,15 +1,16 @@
-"""Random learning-rate schedules: the library against transformers and torch.optim.lr_scheduler.
+"""Random learning-rate schedules: compares the library with transformers and
+torch.optim.lr_scheduler.
 
 Each document is a schedule, the rates of one or more param groups and a number of steps; some also
-save and load in mid-run. Rates and momentum of every step must agree. The number of documents comes
-from ACCELERANT_FUZZ_DOCUMENTS.
+save and load in mid-run. Rates and momentum of every step must agree. ACCELERANT_FUZZ_DOCUMENTS
+sets the number of documents.
 
-Where the library differs on purpose, the original is bent to it here, and nowhere else:
+Where the library differs on purpose, the original is adapted here, and nowhere else:
 
 * OneCycle stays at its last rate after total_steps;
 * PolynomialWithWarmup ends each group at end_lr, not only those with the optimizer's default rate
   (`groups_apart`);
-* chains of schedules multiply, also where torch's ChainedScheduler lets one overwrite the other
+* chains of schedules multiply, even where torch's ChainedScheduler lets one overwrite the other
   (`chained`).
 """
 
@@ -128,7 +129,7 @@ def momentum_of(group):
 
 
 def run_once(document, rates):
-    """Rates and momentum of all groups at every step."""
+    """Returns the rates and momentum of all groups at every step."""
     optimizer = make_optimizer(document["optimizer"], rates)
     scheduler = ORIGINALS[document["kind"]](optimizer, document["options"])
     last = document["steps"]
@@ -147,13 +148,13 @@ def run_once(document, rates):
 
 
 def groups_apart(document):
-    """Every group in an optimizer of its own."""
+    """Runs every group in a separate optimizer."""
     runs = [run_once(document, [rate]) for rate in document["base_lrs"]]
     return tuple([sum(step, []) for step in zip(*part)] for part in zip(*runs))
 
 
 def chained(document):
-    """Every schedule on its own, for a rate of 1: factors that multiply."""
+    """Runs every schedule separately, for a rate of 1: factors that multiply."""
     parts = document["options"]["schedules"]
     runs = [run_once({**document, **part}, [1.0])[0] for part in parts]
     factors = [math.prod(rates[0] for rates in step) for step in zip(*runs)]
@@ -187,7 +188,7 @@ def original(document):
 # --- The tests ------------------------------------------------------------------------------------
 
 
-# No optimizer steps here, and that is what they are about.
+# The warnings say that no optimizer steps, which is true here.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -205,7 +206,7 @@ def test_random_schedules_agree(replay, rng):
         text = json.dumps(document)
         assert "error" not in result, f"{result}\n{text}"
         lrs, momenta = original(document)
-        # Products of many small factors end among the denormal numbers, which have few digits.
+        # Products of many small factors end up as denormal numbers, which have few digits.
         assert close_enough(result["lrs"], lrs, RELATIVE, 1e-300), f"{text}\n{result['lrs']}\n{lrs}"
         assert close_enough(result["momentum"], momenta, RELATIVE), f"{text}\n{result['momentum']}\n{momenta}"
         assert result["lr"] == [rates[0] for rates in result["lrs"]]
@@ -250,7 +251,7 @@ def test_python_goes_on_from_our_state(replay, rng):
         scheduler = ORIGINALS[kind](optimizer, document["options"])
         scheduler.load_state_dict({**scheduler.state_dict(), **state})
         for group, rate in zip(optimizer.param_groups, state["_last_lr"]):
-            group["lr"] = rate  # in Python they are part of the optimizer's state
+            group["lr"] = rate  # in Python the rates are part of the optimizer's state
         lrs = [[group["lr"] for group in optimizer.param_groups]]
         for _ in range(document["save_at"] + 1, 100):
             scheduler.step()
@@ -284,7 +285,7 @@ def test_both_refuse(replay, kind, options, optimizer):
 
 
 def test_the_documented_differences_are_real(replay):
-    """If the originals change, the bent ones above are to be straightened."""
+    """If the originals change, remove the adaptations above."""
     cycle = lr_scheduler.OneCycleLR(make_optimizer("sgd", [1.0]), max_lr=1.0, total_steps=3)
     with pytest.raises(ValueError):
         for _ in range(4):

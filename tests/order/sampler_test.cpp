@@ -30,7 +30,7 @@ Order counting(int64_t length) {
   return order;
 }
 
-// Typed in once. A change here changes the data order of every saved run: never do that.
+// Recorded once. A change here changes the data order of every saved run: never do that.
 TEST(Order, GoldenValues) {
   EXPECT_EQ(RandomSampler(10).order(0, 0), (Order{3, 2, 4, 9, 5, 7, 6, 0, 1, 8}));
   EXPECT_EQ(RandomSampler(10).order(42, 7), (Order{9, 7, 4, 3, 0, 6, 5, 1, 8, 2}));
@@ -59,7 +59,7 @@ TEST(Order, RandomIsAPermutationThatChangesWithSeedAndEpoch) {
   EXPECT_NE(sampler.order(1, 1), sampler.order(2, 0));
 }
 
-// Each index comes to each place equally often.
+// Each index is equally often at each position.
 TEST(Order, PermutationsAreUniform) {
   constexpr int64_t kLength = 8;
   constexpr int kEpochs = 16000;
@@ -113,8 +113,8 @@ TEST(Order, Refusals) {
   EXPECT_TRUE(contains(error_of([] { SequentialSampler(-1); }), "negative length"));
   EXPECT_TRUE(contains(error_of([] { RandomSampler(0, {.num_samples = 1}); }), "empty data set"));
   EXPECT_TRUE(contains(error_of([] { RandomSampler(3, {.num_samples = -1}); }), "num_samples"));
-  EXPECT_TRUE(contains(error_of([] { WeightedSampler({1.0, -1.0}, 1); }), "at 1"));
-  EXPECT_TRUE(contains(error_of([] { WeightedSampler({1.0, NAN}, 1); }), "at 1"));
+  EXPECT_TRUE(contains(error_of([] { WeightedSampler({1.0, -1.0}, 1); }), "at index 1"));
+  EXPECT_TRUE(contains(error_of([] { WeightedSampler({1.0, NAN}, 1); }), "at index 1"));
   EXPECT_TRUE(contains(error_of([] { WeightedSampler({0.0}, 1); }), "above 0"));
   EXPECT_TRUE(contains(error_of([] { WeightedSampler({}, 1); }), "above 0"));
   EXPECT_TRUE(contains(error_of([] { WeightedSampler({1.0, 0.0}, 2, false); }), "at most 1"));
@@ -137,7 +137,7 @@ TEST(RandomNumbers, DependOnSeedEpochAndIndexOnly) {
 TEST(RandomNumbers, HaveTheMomentsTheyShould) {
   double sum = 0, squares = 0, normal_sum = 0, normal_squares = 0, lag = 0, before = 0.5;
   constexpr int kCount = 100000;
-  // One number of each stream: neighbouring samples must not be related.
+  // One number from each stream: neighbouring samples must not be correlated.
   for (int64_t index = 0; index < kCount; ++index) {
     Random random(11, 0, index);
     const double value = random.uniform();

@@ -1,8 +1,8 @@
-"""Random loaders on 1 to 8 processes: the library against Accelerate's BatchSamplerShard.
+"""Random loaders on 1 to 8 processes: compares the library with Accelerate's BatchSamplerShard.
 
-Accelerate's own len is wrong in some configurations, so lengths are compared with what is delivered. Orders
-of shuffled data sets are the library's own; here they are worked out a second time, in Python.
-The number of documents comes from ACCELERANT_FUZZ_DOCUMENTS.
+Accelerate's own len is wrong in some configurations, so lengths are compared with what is
+delivered. The order of a shuffled data set is the library's own; here Python computes it a second
+time. ACCELERANT_FUZZ_DOCUMENTS sets the number of documents.
 """
 
 import json
@@ -56,7 +56,7 @@ def shuffled(length, seed, epoch):
 
 
 class Lists:
-    """A batch sampler with batches of its own making."""
+    """A batch sampler with given batches."""
 
     def __init__(self, batches, drop_last):
         self.batches, self.drop_last = batches, drop_last
@@ -69,7 +69,7 @@ class Lists:
 
 
 def original(document):
-    """The batches of every rank; a ValueError where Accelerate refuses."""
+    """The batches of every rank; raises ValueError if Accelerate refuses."""
     if "batches" in document:
         sampler = Lists(document["batches"], document["drop_last"])
     else:
@@ -141,7 +141,8 @@ def check(document, result):
 
 
 def check_epoch(document, ranks):
-    """Step by step the parts of all ranks, one after the other, are the epoch's order, then padding."""
+    """Step by step, the parts of all ranks in turn give the order of the epoch, followed by
+    padding."""
     if "batches" in document:
         order = [index for batch in document["batches"] for index in batch]
     elif document["shuffle"]:

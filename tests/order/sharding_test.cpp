@@ -1,4 +1,4 @@
-// The rules of Accelerate's BatchSamplerShard, with the vectors of its own tests.
+// The rules of Accelerate's BatchSamplerShard, with the cases of its own tests.
 #include <accelerant/order/detail/sharding.h>
 #include <gtest/gtest.h>
 
@@ -167,12 +167,12 @@ TEST(Sharding, Refusals) {
                        }),
                        "cannot be split"));
   EXPECT_TRUE(contains(error_of([] { Sharding(8, {.batch_size = 0}); }), "got 0"));
-  EXPECT_TRUE(contains(error_of([] { Sharding(8, {.num_processes = 0}); }), "1 process or more"));
+  EXPECT_TRUE(contains(error_of([] { Sharding(8, {.num_processes = 0}); }), "number of processes"));
   EXPECT_TRUE(contains(error_of([] { Sharding(8, {.num_processes = 2, .rank = 2}); }), "rank"));
   EXPECT_TRUE(contains(error_of([] { Sharding(8, {}, 9); }), "position"));
   EXPECT_TRUE(contains(error_of([] { Sharding({3, 2}, {}, 2); }), "beginning of a batch"));
   EXPECT_TRUE(contains(error_of([] { Sharding({3, 0}, {}); }), "empty batch"));
-  EXPECT_TRUE(contains(error_of([] { Sharding(8, {}).positions(8); }), "no such step"));
+  EXPECT_TRUE(contains(error_of([] { Sharding(8, {}).positions(8); }), "step is out of range"));
 }
 
 }  // namespace

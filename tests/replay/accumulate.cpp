@@ -1,4 +1,4 @@
-// The topic `accumulate`: at which batches gradients synchronise.
+// The topic `accumulate`: the batches at which gradients synchronise.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// Runs one operator under AutocastGuard and tells the types and values of its outputs.
+// Runs one operator under AutocastGuard and returns the types and values of its outputs.
 //
 // Input: {"device": "cpu", "dtype": "float16", "op": "mm", "args": [...], "kwargs": {...}}, where a
 // tensor is {"tensor": {"shape": [...], "dtype": "float32", "values": [...]}}.
@@ -27,7 +27,7 @@ at::Tensor tensor_argument(const json& description, at::Device device) {
       .reshape(tensor.at("shape").get<std::vector<int64_t>>());
 }
 
-// The argument as the schema wants it, or nothing if it does not fit.
+// The argument in the type that the schema needs, or nothing if it does not fit.
 std::optional<IValue> convert(const json& value, const c10::TypePtr& type, at::Device device) {
   switch (type->kind()) {
     case c10::TypeKind::OptionalType:

@@ -1,12 +1,12 @@
-// Replays exchanges between processes: several replays run at once, with the variables of a
+// Replays exchanges between processes. Several replays run at once, with the variables of a
 // launcher, and all get the same documents. A document is one call: {"op": name, "inputs": [data of
 // each rank], arguments}.
 //
-//   gather, reduce {reduction, scale}, broadcast {from}, pad {dim, pad_index, pad_first}:  data is nested: a
-//       tensor {dtype, shape, values}, a list of data, or {"dict": {key: data}}
+//   gather, reduce {reduction, scale}, broadcast {from}, pad {dim, pad_index, pad_first}:  data is
+//       nested: a tensor {dtype, shape, values}, a list of data, or {"dict": {key: data}}
 //   gather_object_list, broadcast_object_list {from}:  data is a list of JSON values
-//   metrics {length, batch_size, split_batches}:  what gather_for_metrics gives in an epoch over the numbers
-//       0 ... length - 1; no inputs
+//   metrics {length, batch_size, split_batches}:  what gather_for_metrics returns in an epoch over
+//       the numbers 0 ... length - 1; no inputs
 //
 // The result is {"data": what this rank gets}.
 #include <accelerant/accelerant.h>
@@ -26,7 +26,7 @@ namespace replay::collectives {
 using nlohmann::json;
 namespace dist = accelerant::dist;
 
-// Data of a kind that is known only when it is read. One of the fields is in use.
+// Data whose kind is known only when it is read. One of the fields is in use.
 struct Node {
   at::Tensor tensor = {};
   std::vector<Node> list = {};

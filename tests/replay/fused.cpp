@@ -5,9 +5,9 @@
 //    "scaler": {"init_scale": 1024.0, "growth_interval": 5},      or null: none
 //    "steps": [{"max_norm": 1.0, "unscale": true, "lr": [0.1], "grads": [[...], null, ...]}, ...]}
 //
-// Each step assigns the gradients, with their scale, and the learning rates if they are given;
-// unscales them if asked; clips if there is a limit. The result has the parameters, norms, skipped
-// steps, scale and the state.
+// Each step assigns the gradients, which already include the scale, and the learning rates if
+// given. It unscales the gradients if asked, and clips them if there is a limit. The result has the
+// parameters, norms, skipped steps, scale and state.
 #include <accelerant/amp/grad_scaler.h>
 #include <accelerant/optim/fused_step.h>
 #include <accelerant/optim/lion.h>
@@ -35,7 +35,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   throw BadDocument("unknown optimizer " + kind);
 }
 
-// Through the saved form, so that this needs no knowledge of the kinds.
+// Goes through the saved form, so it needs no knowledge of the kinds.
 void set_options(torch::optim::Optimizer& optimizer, const json& groups) {
   auto state = accelerant::optim::optimizer_state_dict(optimizer, {});
   for (std::size_t g = 0; g < groups.size(); ++g) {

@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
       } catch (const std::exception& error) {
         result = {{"error", one_line(error.what())}};
       }
-      // Messages may quote bytes of a file that are no UTF-8.
+      // Messages may quote bytes of a file that are not UTF-8.
       std::cout << result.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
     }
     return 0;

@@ -5,7 +5,7 @@
 //                {"name": "b.weight", "tied_to": "a.weight"}, ...],
 //    "strict": true, "load_dtype": null or "float16", "save_dtype": null or "bfloat16",
 //    "max_shard_size": "10GB", "safe_serialization": true}
-// The result has the names that only one side had, and the files that were written.
+// The result has the names that only one side has, and the files that were written.
 #include <accelerant/checkpoint/models.h>
 #include <torch/torch.h>
 

@@ -4,9 +4,9 @@
 //   {"seed": 3, "width": 8, "blocks": 4, "bias": true, "dropout": 0.2, "shape": [2, 3], "autocast": "bfloat16",
 //    "segments": 2, "preserve_rng_state": true, "early_stop": true, "nested": false}
 //
-// Without segments each block is a checkpoint, or with `nested` all of them inside of another. The
-// input is drawn after the weights, with `width` as its last dimension. The result has output,
-// gradients, and a number that is drawn at the end.
+// Without segments each block is a checkpoint; with `nested` another checkpoint contains them all.
+// The input is drawn after the weights, with `width` as its last dimension. The result has the
+// output, the gradients, and a random number drawn at the end.
 #include <accelerant/amp/autocast.h>
 #include <accelerant/nn/activation_checkpoint.h>
 #include <accelerant/nn/linear.h>

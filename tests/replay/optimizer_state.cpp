@@ -1,5 +1,6 @@
-// The topic `optimizer_state`: an optimizer over given tensors, trained on a smooth loss, that
-// begins with a state in Python's structure if the document has one, and ends by giving its own.
+// The topic `optimizer_state`: an optimizer over given tensors, trained on a smooth loss. If the
+// document has a state in Python's structure, the optimizer starts from it. It returns its own
+// state at the end.
 //
 //   {"kind": "AdamW", "dtype": "float32",
 //    "groups": [{"options": {"lr": 0.1, "betas": [0.9, 0.99]}, "params": [{"shape": [2, 3], "values": [...]}]}],
@@ -7,8 +8,8 @@
 //    "state": {"values": {...}, "tensors": {"state.0.exp_avg": {"dtype": ..., "shape": ..., "values": ...}}},
 //    "load_file": "optimizer.bin", "save_file": "optimizer.bin"}
 //
-// In each step every parameter has a factor, or null for none in the loss: the loss is the sum of
-// factor * (p - 1)^2 + sin(p). The result has the parameters and the state.
+// In each step every parameter has a factor, or null to leave it out of the loss. The loss is the
+// sum of factor * (p - 1)^2 + sin(p). The result has the parameters and the state.
 #include <accelerant/checkpoint/training_files.h>
 #include <accelerant/optim/optimizer_state.h>
 #include <optim/python_optimizer_state.h>
@@ -49,8 +50,7 @@ json state_to(const accelerant::NamedState& state) {
   return {{"values", *state.values}, {"tensors", tensors}};
 }
 
-// Sets the options that are given, through the saved form, so that this needs no knowledge of the
-// kinds.
+// Sets the given options through the saved form, so it needs no knowledge of the kinds.
 void set_options(torch::optim::Optimizer& optimizer, const json& groups) {
   auto state = accelerant::optim::optimizer_state_dict(optimizer, {});
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -67,7 +67,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   if (kind == "AdamW") return std::make_unique<AdamW>(groups);
   if (kind == "RMSprop") return std::make_unique<RMSprop>(groups);
   if (kind == "LBFGS") return std::make_unique<LBFGS>(groups);
-  if (kind == "Adagrad") {  // which uses this one when it is made
+  if (kind == "Adagrad") {  // uses this option when it is constructed
     const double first_sum = options.value("initial_accumulator_value", 0.0);
     return std::make_unique<Adagrad>(groups, AdagradOptions().initial_accumulator_value(first_sum));
   }

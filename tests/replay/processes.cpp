@@ -3,7 +3,7 @@
 //   {"widths": [8, 6, 2], "seed": 1, "steps": 5, "bucket_cap_mb": 0.01 or null, "lr": 0.1,
 //    "hook": {"hook": "power_sgd", "wrapper": "no", "matrix_approximation_rank": 1, ...} or null,
 //    "local_sgd": 3 or null}
-// and the result for each the parameters at the end, and the gradients of the last step. First
+// The result has, for each case, the final parameters and the gradients of the last step. Initial
 // weights and data are random numbers that Python draws in the same way from the same seed.
 #include <accelerant/dist/data_parallel_options.h>
 #include <accelerant/dist/local_sgd.h>

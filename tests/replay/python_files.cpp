@@ -1,8 +1,8 @@
 // The topic `python_files`: single files, read and written again.
 //   {"scaler": {"load": "a.pt", "save": "b.pt"}}
 //   {"tensors": {"load": "a.safetensors", "save": "b.pt", "safe_serialization": false, "single": "name" or null}}
-// The result of the first has the scaler's state, that of the second the names; names of one tensor
-// are together.
+// The result of the first has the scaler's state, that of the second the names. The names of one
+// tensor are grouped together.
 #include <accelerant/amp/grad_scaler.h>
 #include <accelerant/checkpoint/models.h>
 #include <accelerant/checkpoint/training_files.h>

@@ -1,8 +1,8 @@
-// The topic `python_state`: reads a folder of Accelerate's save_state.
+// The topic `python_state`: reads a folder written by Accelerate's save_state.
 //   {"folder": "...", "rank": 0, "draw": 5,
 //    "schedules": [{"kind": "StepLR", "base_lr": 0.1, "step_size": 3, "gamma": 0.5, "steps": 4}, null, ...]}
-// The result has all that is in the folder; numbers drawn after the generators were set; and for
-// each schedule that is described, the rates at the step it was saved at and in `steps` more.
+// The result has everything in the folder, random numbers drawn after the generators were restored,
+// and for each described schedule the rate at the saved step and at `steps` more.
 #include <accelerant/amp/grad_scaler.h>
 #include <accelerant/optim/lr_scheduler.h>
 
@@ -38,7 +38,7 @@ optim::LrSchedule schedule_from(const json& options) {
   }
   if (kind == "CosineAnnealingLR") return optim::CosineAnnealing{.t_max = options.at("t_max")};
   if (kind == "OneCycleLR") {
-    return optim::OneCycle{.total_steps = options.at("total_steps")};  // up to base_lr
+    return optim::OneCycle{.total_steps = options.at("total_steps")};  // rises to base_lr
   }
   if (kind == "LambdaLR") {
     return optim::Lambda{.factor = [](int64_t step) { return std::pow(0.9, step); }};

@@ -1,4 +1,4 @@
-// What the library refuses, as a result.
+// Turns errors of the library into results.
 #pragma once
 
 #include <accelerant/core/error.h>
@@ -9,8 +9,8 @@
 
 namespace replay {
 
-// Calls f; a refusal by the library or by torch becomes {"error": message}. Of a message with two
-// lines the first is the original's text, which is what is compared.
+// Calls f. An error of the library or of torch becomes {"error": message}. Only the first line of
+// the library's message is kept: it is the original's text, which tests compare.
 template <class F>
 nlohmann::json result_or_error(F&& f) {
   try {

@@ -4,7 +4,7 @@
 // Output: {"metadata": {...}, "tensors": [{"name": ..., "dtype": "F32", "shape": [...],
 //          "offsets": [begin, end], "xxh3": "hex of the tensor's bytes"} ...]}, by name
 //
-// Other inputs, of which only one is in a document
+// Other inputs, one per document:
 //   {"slice": {"path": ..., "name": ..., "ranges": [[begin, end] ...]}} -> {"shape": [...], "hex": ...}
 //   {"write": {"path": ..., "tensors": [{"name", "dtype", "shape", "hex"}], "metadata": {...} or null,
 //              "piece": bytes to write at a time, 0 for all}} -> {}
@@ -97,7 +97,7 @@ json read_slice(const json& document) {
   return {{"shape", file.slice_shape(name, ranges)}, {"hex", hex_of(target)}};
 }
 
-// Unlike AtomicFile it does not wait for the disk, a thousand times.
+// Unlike AtomicFile it does not wait for the disk, which would be slow for thousands of files.
 class PlainFile final : public format::ByteSink {
  public:
   explicit PlainFile(const std::string& path) : file_(path, std::ios::binary) {}

@@ -17,7 +17,7 @@ namespace replay::schedules {
 using nlohmann::json;
 namespace optim = accelerant::optim;
 
-// Reads the options of a document; at the end, every key must have been asked for.
+// Reads the options of a document. At the end, every key must have been read.
 class Fields {
  public:
   explicit Fields(const json& fields) : fields_(fields) {}
@@ -84,7 +84,7 @@ std::vector<optim::LrSchedule> schedules_from(const json& list) {
   return schedules;
 }
 
-// A function given as a table; its last value holds for all later steps.
+// A function given as a table. Its last value holds for all later steps.
 optim::Lambda::Factor factor_from(const json& table) {
   return [values = table.get<std::vector<double>>()](int64_t step) {
     return values.at(std::min(static_cast<std::size_t>(step), values.size() - 1));
@@ -291,8 +291,8 @@ class Run {
     optimizer_ = optimizer_from(kind_, rates_);
   }
 
-  // Makes a scheduler, and reports the rates of all steps. At save_at both optimizer and scheduler
-  // are made anew, and the state of the scheduler is all that is kept, as text.
+  // Creates a scheduler and reports the rates of all steps. At save_at it creates a new optimizer
+  // and scheduler, and keeps only the state of the scheduler, as text.
   template <class MakeScheduler, class Advance>
   json run(const MakeScheduler& make_scheduler, const Advance& advance) {
     auto scheduler = make_scheduler(*optimizer_);
@@ -345,7 +345,7 @@ nlohmann::json replay_schedule(const nlohmann::json& document) {
   return result_or_error([&]() -> json {
     Run run(document);
     if (kind == "reduce_on_plateau") {
-      // The metric of number i leads from step i to step i + 1.
+      // Metric number i leads from step i to step i + 1.
       const json& metrics = document.at("metrics");
       const auto plateau = options_from<optim::ReduceLrOnPlateauOptions>(options);
       return run.run([&](auto& optimizer) { return optim::ReduceLrOnPlateau(optimizer, plateau); },

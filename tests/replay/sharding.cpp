@@ -1,11 +1,11 @@
-// What each process of a run is given.
+// The batches that each process of a run gets.
 //
 // Input: {"length": 17, "batch_size": 4, "drop_last": false, "num_processes": 3,
 //         "split_batches": false, "even_batches": true, "shuffle": false, "seed": 0, "epoch": 0,
-//         "skip_batches": 0}; instead of length and batch_size also "batches": [[indices] ...],
-//         the batches of a batch sampler. With "mode": "stream" the samples come from a stream that each
-//         process reads, with "dispatch" from one that rank 0 reads for all; "sized": it knows its
-//         length. These two take neither batches nor shuffle.
+//         "skip_batches": 0}. "batches": [[indices] ...], the batches of a batch sampler, may
+//         replace length and batch_size. With "mode": "stream" the samples come from a stream that
+//         each process reads, with "dispatch" from one that rank 0 reads for all; "sized" means
+//         that it knows its length. These two modes take neither batches nor shuffle.
 // Output: {"ranks": [{"batches": [[indices] ...], "length": 2, "remainder": 5} ...]}.
 #include <accelerant/order/detail/epoch_plan.h>
 #include <accelerant/order/detail/sharding.h>
@@ -33,7 +33,7 @@ json rank_to(const EpochPlan& plan, const Sharding& whole) {
   return {{"batches", batches}, {"length", plan.steps()}, {"remainder", whole.remainder()}};
 }
 
-// The epoch without the skipped steps; its remainder is that of the whole epoch.
+// The epoch without the skipped steps. The remainder is that of the whole epoch.
 template <class Lengths>
 json rank_from(const std::vector<int64_t>& order, const Lengths& lengths,
                const ShardingOptions& options, int64_t skip) {

@@ -1,12 +1,13 @@
-// Reads files of torch.save, tells what is in them, and writes them again.
+// Reads files written by torch.save, describes what is in them, and writes them again.
 //
 // Input: {"op": "kind", "path": "..."}
 //        {"op": "read", "path": "...", "verify": true}
 //        {"op": "copy", "path": "...", "to": "..."}: read, and written again
-//        {"op": "large", "to": "...", "bytes": [sizes]}: a list of tensors of zeros, each ending in its place
-// Output: {"kind": name}, {"value": description}, {} or {"error": message}. In descriptions strings
-// and bytes are hexadecimal, floats their 64 bits, and storages numbered in the order of their
-// appearance.
+//        {"op": "large", "to": "...", "bytes": [sizes]}: writes a list of tensors of zeros; the
+//            last byte of each is its number in the list, counted from 1
+// Output: {"kind": name}, {"value": description}, {} or {"error": message}. In descriptions,
+// strings and bytes are hexadecimal, floats are given as their 64 bits, and storages are numbered
+// in the order of their appearance.
 #include <fcntl.h>
 #include <format/torch_archive.h>
 #include <sys/mman.h>
@@ -21,7 +22,7 @@
 #include "values.h"
 
 namespace replay {
-namespace torch_archive {  // one unit with other topics: its names stay apart from theirs
+namespace torch_archive {  // compiled in one unit with other topics, so it keeps its names apart
 namespace {
 
 using nlohmann::json;
@@ -90,7 +91,7 @@ class Describer {
                    {"storage", number},
                    {"location", tensor.storage->location()}};
     if (is_new) result["bytes"] = hex(tensor.storage->bytes());
-    // Damaged files may have tensors that are huge by strides of 0.
+    // Damaged files may have tensors that are huge because of strides of 0.
     if (tensor.numel() < 10'000) result["elements"] = hex(row_major_bytes(tensor, buffer));
     return {{"tensor", result}};
   }
@@ -112,7 +113,7 @@ class Describer {
   std::map<const PlainStorage*, std::size_t> storages_;
 };
 
-// A file in which runs of zeros take no room.
+// A file in which runs of zeros take no space on disk.
 class SparseFile : public ByteSink {
  public:
   explicit SparseFile(const std::string& path)

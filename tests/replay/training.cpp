@@ -1,9 +1,9 @@
 // The topic `training`: a small classifier trained through the Accelerator. The document names the
-// files with the first weights and the data (float32, as they lie in memory); the result has the
-// loss of every batch, the learning rates, the last weights and the last buffers. Started as one of
-// several processes it trains with the others, and the result is that of its own rank. With "join",
-// {"batches": [3, 5], "divide_by_initial_world_size": true}, each rank takes no more batches of an
-// epoch than is said for it, and every epoch is a join of uneven inputs.
+// files with the initial weights and the data (float32, as in memory). The result has the loss of
+// every batch, the learning rates, the final weights and the final buffers. Started as one of
+// several processes, it trains with the others and returns the result of its own rank. With "join",
+// {"batches": [3, 5], "divide_by_initial_world_size": true}, every epoch is a join of uneven
+// inputs, and each rank takes at most its number of batches per epoch.
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
@@ -147,7 +147,7 @@ json replay_training(const json& document) {
       const auto window = accelerator.accumulate(model);
       const torch::Tensor output = model(data);
       if (counts_items) {
-        // Rows of class 0 are not counted, so that batches differ in their number of items.
+        // Rows of class 0 do not count, so batches differ in their number of items.
         const auto loss = torch::nn::functional::cross_entropy(
             output, target,
             torch::nn::functional::CrossEntropyFuncOptions().ignore_index(0).reduction(

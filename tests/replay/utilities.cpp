@@ -1,11 +1,11 @@
-// Replays small functions: those on nested data, the search for a batch size, seeds. A document is
-// one call: {"op": name, arguments}.
+// Replays small functions: operations on nested data, the search for a batch size, seeds. A
+// document is one call: {"op": name, arguments}.
 //
-//   slice {data, begin, end}, concatenate {batches}, find_batch_size {data}:  data is an object of lists of
-//       one-dimensional tensors
+//   slice {data, begin, end}, concatenate {batches}, find_batch_size {data}:  data is an object of
+//       lists of one-dimensional tensors
 //   pad {rows, multiple, fill}:  a tensor of the given rows; the result has the rows and the values
 //   batch_sizes {starting_batch_size, fits}:  the sizes that are tried until one is at most `fits`
-//   seed {seed, device_specific, process_index}:  numbers drawn after that
+//   seed {seed, device_specific, process_index}:  random numbers drawn after seeding
 #include <accelerant/accelerant.h>
 
 #include <map>

@@ -78,7 +78,7 @@ TEST_F(Folder, NamesThatCannotBeMadeAreRefused) {
 TEST_F(Folder, AnExistingTargetIsRefused) {
   sample::save(path_, 1);
   const std::string text = error_of([&] { CheckpointFolder(path_).begin(); });
-  EXPECT_TRUE(contains(text, "got one that exists"));
+  EXPECT_TRUE(contains(text, "got an existing path"));
   EXPECT_TRUE(contains(text, "ask for it to be replaced"));
   EXPECT_EQ(sample::fault_of(path_, 1), "");
   EXPECT_EQ(entries(), Names{"saved"});
@@ -89,7 +89,7 @@ TEST_F(Folder, ATargetThatComesDuringTheSaveIsRefused) {
   folder.begin();
   const Manifest manifest = sample::write_files(folder, 1);
   ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
-  EXPECT_TRUE(contains(error_of([&] { folder.commit(manifest); }), "got one that exists"));
+  EXPECT_TRUE(contains(error_of([&] { folder.commit(manifest); }), "got an existing path"));
 }
 
 TEST_F(Folder, BeginRemovesWhatAnInterruptedSaveLeft) {
@@ -263,7 +263,7 @@ TEST_P(TwoRenames, RecoverPutsTheOldOneBackAndRemovesNothing) {
 
 TEST_P(TwoRenames, SeveralMayRecoverAtOnce) {
   ASSERT_EQ(rename(path_.c_str(), (path_ + ".old.tmp").c_str()), 0);
-  fail_at("checkpoint.before_recover:sleep=300");  // so that all have seen that it is missing
+  fail_at("checkpoint.before_recover:sleep=300");  // so that all threads see that it is missing
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; ++i)
     threads.emplace_back([&] { EXPECT_NO_THROW(CheckpointFolder(path_).recover()); });
@@ -273,7 +273,7 @@ TEST_P(TwoRenames, SeveralMayRecoverAtOnce) {
 
 TEST_P(TwoRenames, BeginRecoversBeforeItLooks) {
   ASSERT_EQ(rename(path_.c_str(), (path_ + ".old.tmp").c_str()), 0);
-  EXPECT_TRUE(contains(error_of([&] { CheckpointFolder(path_).begin(); }), "one that exists"));
+  EXPECT_TRUE(contains(error_of([&] { CheckpointFolder(path_).begin(); }), "an existing path"));
   EXPECT_EQ(sample::fault_of(path_, 1), "");
 }
 

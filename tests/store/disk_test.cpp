@@ -1,5 +1,5 @@
-// Disks that are full, slow, read-only or failing; and that everything is on the disk before it
-// counts.
+// Disks that are full, slow, read-only or failing, and the rule that everything is on the disk
+// before it counts.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <signal.h>
@@ -29,7 +29,8 @@ using Names = std::vector<std::string>;
 
 constexpr int kSkipped = 77;
 
-// For what changes the whole process. The body returns false where this machine does not allow it.
+// For tests that change the whole process. The body returns false if this machine does not allow
+// it.
 void run_in_child(const std::function<bool()>& body) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
@@ -68,7 +69,7 @@ void expect_failed_save(const std::string& path, std::int64_t number, const std:
 TEST(Disk, FullBeforeTheSaveEnds) {
   const TempFolder folder;
   run_in_child([&] {
-    // Room for one checkpoint of 1 MiB, and for some part of a second.
+    // Enough for one checkpoint of 1 MiB and part of a second one.
     if (!mount_small_disk(folder.path(), "size=1800k")) return false;
     sample::save(checkpoint_path(folder.path(), 0), 0);
     expect_failed_save(checkpoint_path(folder.path(), 1), 1, "No space left on device");
@@ -96,7 +97,8 @@ TEST(Disk, FilesThatMayNotGrow) {
   const TempFolder folder;
   run_in_child([&] {
     sample::save(checkpoint_path(folder.path(), 0), 0);
-    // In the second piece of the large file: a part of it is written, then nothing more.
+    // The limit lies in the second piece of the large file: a part of it is written, then nothing
+    // more.
     const rlimit limit = {.rlim_cur = (1 << 20) + 5, .rlim_max = (1 << 20) + 5};
     ::signal(SIGXFSZ, SIG_IGN);
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
@@ -149,7 +151,7 @@ TEST(Disk, AWriterThatFailedCannotBeFinished) {
   EXPECT_THROW(write(unwritten), accelerant::Error);
   EXPECT_THROW(unwritten.finish(), accelerant::Error);
 
-  // A second fsync after one that failed may succeed although the data are lost.
+  // A second fsync after a failed one may succeed although the data is lost.
   FileWriter unsynced(folder.path("unsynced"));
   write(unsynced);
   calls->unsyncable = "unsynced";
@@ -197,7 +199,7 @@ TEST(Disk, AReplacedCheckpointStaysUntilTheNewOneIsKnownToBeOnTheDisk) {
   next.begin();
   const Manifest manifest = sample::write_files(next, 2);
   const system_calls::Scope calls(folder.path());
-  calls->unsyncable = ".";  // the folder above: a crash of the machine may undo the exchange
+  calls->unsyncable = ".";  // the folder above: a system crash may undo the exchange
   EXPECT_TRUE(contains(error_of([&] { next.commit(manifest); }), "Input/output error"));
   next.abandon();
   EXPECT_EQ(sample::fault_of(folder.path("saved"), 2), "");
@@ -226,8 +228,7 @@ TEST(Disk, ASignalDuringCloseIsNoFailure) {
 
 // --- Order ------------------------------------------------------------------------------------------
 
-// The records without writes, which are many; the last write of each file must come before its
-// sync.
+// The records without the many writes. The last write of each file must come before its sync.
 Names order_of(const Names& recorded) {
   Names order;
   for (const std::string& record : recorded) {

@@ -1,7 +1,7 @@
-// A process that saves checkpoints is killed at every place where it can be: whatever it leaves,
-// the right checkpoint is whole, nothing else looks whole, and the next save works.
+// Kills a process that saves checkpoints at every place where this is possible. Whatever it leaves
+// behind, the right checkpoint is complete, nothing else looks complete, and the next save works.
 //
-// By default each place once, at a random one of its visits; ACCELERANT_KILL_SWEEP=all: at every
+// By default each place is tried once, at a random visit; with ACCELERANT_KILL_SWEEP=all, at every
 // visit.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -32,7 +32,7 @@ using namespace accelerant::checkpoint;
 using accelerant::entries_of;
 using accelerant::path_exists;
 
-// The places, and what a save that has begun there has come to.
+// The places, and how far a save has got there.
 enum class Place { before_rename, after_rename };
 const std::map<std::string, Place>& places() {
   static const std::map<std::string, Place> all = {
@@ -74,11 +74,11 @@ TEST(KillPlaces, AreAllKnown) {
 struct Run {
   bool was_killed = false;
   int exit_code = 0;
-  std::string phase = {};  // the last it said, "" if nothing
+  std::string phase = {};  // the last one it reported, "" if none
   std::int64_t number = -1;
 };
 
-// The last line of what a saver said.
+// Reads the last line that a saver reported.
 void read_phase(int fd, Run& run) {
   std::string output;
   std::array<char, 4096> buffer;
@@ -111,8 +111,8 @@ Run run_saver(const std::string& folder, const std::string& mode, const std::str
   return run;
 }
 
-// The number of the checkpoint that must be there now; -1 for none. `before`: what was there when
-// the run began.
+// The number of the checkpoint that must exist now; -1 for none. `before` is the one that existed
+// when the run began.
 std::int64_t expected_number(const Run& run, const std::string& place, std::int64_t before) {
   if (run.phase.empty()) return before;
   if (run.phase == "saving") return run.number - 1;
@@ -137,7 +137,7 @@ void expect_numbered(const std::string& folder, std::int64_t newest) {
   EXPECT_EQ(find_newest_valid(folder, fail_report).number, newest);
 }
 
-// What to look at after a run, in the mode of the run.
+// What to check after a run, depending on its mode.
 void expect_after_kill(const std::string& folder, const std::string& mode, std::int64_t newest) {
   if (mode == "rotate") return expect_numbered(folder, newest);
   const std::string path = folder + "/last";
@@ -163,7 +163,7 @@ void expect_next_save_works(const std::string& folder, const std::string& mode,
   expect_no_leftovers(folder);
 }
 
-// A way in which earlier runs ended: their kills, one after the other.
+// How earlier runs ended: their kills, one after another.
 struct Scenario {
   const char* name;
   const char* mode;
@@ -184,7 +184,7 @@ std::int64_t prepare(const Scenario& scenario, const std::string& folder) {
   return newest;
 }
 
-// Whether the place was reached so often.
+// Whether the place was reached that often.
 bool kill_at(const Scenario& scenario, const std::string& place, int visit) {
   const std::string kill = place + ":kill@" + std::to_string(visit);
   SCOPED_TRACE(kill);
@@ -207,7 +207,7 @@ int kill_at_every_visit(const Scenario& scenario, const std::string& place) {
   return visit - 1;
 }
 
-// Many visits are asked for first; few places have so many.
+// Tries a late visit first; few places are visited that often.
 int kill_at_one_visit(const Scenario& scenario, const std::string& place, std::mt19937& random) {
   for (const unsigned most : {24u, 4u, 1u}) {
     if (kill_at(scenario, place, static_cast<int>(1 + random() % most))) return 1;

@@ -26,7 +26,7 @@ Manifest sample_manifest() {
   return manifest;
 }
 
-// The text of a manifest after a change, with the checksum that belongs to it.
+// The text of a changed manifest, with a matching checksum.
 std::string changed(const std::function<void(json&)>& change) {
   json whole = json::parse(to_text(sample_manifest()));
   whole.erase("checksum");
@@ -86,7 +86,7 @@ TEST(Manifest, ANewerVersionIsToldAsSuch) {
     whole = {{"format", kManifestFormat}, {"version", 2}};
   });
   EXPECT_TRUE(contains(text, "version 1 of the format, got version 2"));
-  EXPECT_TRUE(contains(text, "a newer Accelerant wrote it"));
+  EXPECT_TRUE(contains(text, "a newer version of Accelerant wrote it"));
   EXPECT_TRUE(contains(error_after([](json& whole) { whole["version"] = 0; }), "got version 0"));
   EXPECT_TRUE(contains(error_after([](json& whole) { whole["version"] = "x"; }), "version \"x\""));
 }
@@ -177,7 +177,7 @@ TEST(Manifest, RandomTextsNeverDoMoreThanThrow) {
 }
 
 TEST(Checksum, IsXxh3) {
-  EXPECT_EQ(to_hex(checksum_of("")), "2d06800538d394c2");  // of the reference implementation
+  EXPECT_EQ(to_hex(checksum_of("")), "2d06800538d394c2");  // from the reference implementation
   Checksum in_pieces;
   for (const char byte : std::string("accelerant"))
     in_pieces.add({reinterpret_cast<const std::byte*>(&byte), 1});

@@ -52,7 +52,7 @@ class ParallelReads : public testing::Test {
 
   TempFolder folder_;
   std::string path_ = folder_.path("model.safetensors");
-  // Of several pieces, of a part of one, of nothing.
+  // Of several pieces, of part of a piece, and empty.
   std::vector<Bytes> contents_ = {random_bytes((9 << 20) + 7, 1),
                                   random_bytes(3, 2),
                                   {},
@@ -93,18 +93,18 @@ TEST_F(ParallelReads, OfTargetsThatOverlapTheLastCounts) {
 TEST_F(ParallelReads, AFileThatShrinksIsAnError) {
   const WeightTensor& last = file_->tensors().back();
   Bytes target(last.bytes);
-  // By a byte too, when the rest of its page still reads as zeros.
+  // Also by a single byte, when the rest of its page still reads as zeros.
   const auto size = static_cast<off_t>(TempFolder::content_of(path_).size());
   for (const off_t left : {size - 1, off_t{1} << 20}) {
     ASSERT_EQ(::truncate(path_.c_str(), left), 0);
     const std::string error = whole_error_of([&] {
       read_all({{file_.get(), &last, 0, target}}, 4);
     });
-    EXPECT_TRUE(contains(error, "has become shorter")) << left;
+    EXPECT_TRUE(contains(error, "has shrunk")) << left;
   }
 }
 
-// A torch file with a tensor that lies in columns, another name for it, and one in rows.
+// A torch file with a column-major tensor, a second name for it, and a row-major tensor.
 class TorchFile : public testing::Test {
  protected:
   void SetUp() override {

@@ -193,7 +193,7 @@ TEST_F(Rotation, AllProblemsOfAllAreReported) {
 TEST_F(Rotation, NoneAtAllIsAnError) {
   const std::string text = error_of(
       [&] { find_newest_valid(folder_, [](const std::string& report) { FAIL() << report; }); });
-  EXPECT_TRUE(contains(text, "There is no checkpoint in " + folder_));
+  EXPECT_TRUE(contains(text, "No usable checkpoint in " + folder_));
   EXPECT_TRUE(contains(text, "got none"));
 }
 

@@ -1,4 +1,4 @@
-// Checkpoints whose content follows from a number, so that it is known what must be in them.
+// Checkpoints whose content follows from a number, so that tests know what must be in them.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using accelerant::checkpoint::FileRecord;
 using accelerant::checkpoint::FileWriter;
 using accelerant::checkpoint::Manifest;
 
-// Names and content of the files. One is larger than a writer's buffer, one is empty, one lies in a
+// Names and content of the files. One is larger than a writer's buffer, one is empty, one is in a
 // sub-folder.
 inline std::map<std::string, std::string> files_of(std::int64_t number) {
   std::mt19937_64 random(static_cast<std::uint64_t>(number));
@@ -45,7 +45,7 @@ inline FileRecord write_file(const std::string& path, const std::string& content
   return file.finish();
 }
 
-// Between begin() and commit().
+// Called between begin() and commit().
 inline Manifest write_files(const CheckpointFolder& folder, std::int64_t number) {
   Manifest manifest;
   manifest.content = {{"number", number}};
@@ -62,7 +62,7 @@ inline void save(const std::string& path, std::int64_t number,
   folder.commit(write_files(folder, number));
 }
 
-// What is wrong with the checkpoint; empty if it is exactly the one of the number.
+// What is wrong with the checkpoint; empty if it is exactly the one with this number.
 inline std::string fault_of(const std::string& path, std::int64_t number) {
   using accelerant::checkpoint::Check;
   const auto found = accelerant::checkpoint::verify(path, Check::checksums);

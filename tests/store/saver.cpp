@@ -1,9 +1,9 @@
-// Saves one checkpoint after the other, as a training would: the program that kill_test.cpp kills.
+// Saves one checkpoint after another, as a training would. kill_test.cpp kills this program.
 //
 //   checkpoint-saver <folder> rotate|replace|rename <saves>
 //
 // rotate: numbered checkpoints, of which two are kept; replace: always <folder>/last; rename: the
-// same on a disk that cannot exchange two names. Says on standard output how far it has come.
+// same, on a disk that cannot exchange two names. Reports its progress on standard output.
 #include <unistd.h>
 
 #include <cstdlib>

@@ -29,7 +29,7 @@ bool& waits_for_disk() {
 
 namespace {
 
-// The path in the root, "." for itself; none for what is not in it.
+// The path relative to the root, "." for the root itself; none if it is outside.
 std::optional<std::string> in_root(const std::string& path) {
   const std::string& root = script().root;
   if (root.empty() || !path.starts_with(root)) return std::nullopt;

@@ -19,7 +19,7 @@ class Verify : public testing::Test {
 
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
-  // Exactly one problem, of this text.
+  // Exactly one problem, with this text.
   AssertionResult one_problem(Check check, const std::string& text) const {
     const Verification found = verify(path_, check);
     if (found.problems.size() != 1) {
@@ -51,7 +51,7 @@ TEST_F(Verify, AWholeOneHasNoProblems) {
 
 TEST_F(Verify, AChangedByteIsOnlyAMatterOfChecksums) {
   change_byte(file("model.safetensors"), 1 << 20);
-  EXPECT_TRUE(one_problem(Check::checksums, "model.safetensors was damaged"));
+  EXPECT_TRUE(one_problem(Check::checksums, "model.safetensors is damaged"));
   EXPECT_TRUE(verify(path_, Check::sizes).is_valid());
 }
 
@@ -101,12 +101,12 @@ TEST_F(Verify, FollowsLinksToTheRightBytes) {
   ASSERT_EQ(symlink(elsewhere.c_str(), file("state.json").c_str()), 0);
   EXPECT_TRUE(verify(path_, Check::checksums).is_valid());
   change_byte(elsewhere, 5);
-  EXPECT_TRUE(one_problem(Check::checksums, "state.json was damaged"));
+  EXPECT_TRUE(one_problem(Check::checksums, "state.json is damaged"));
   ASSERT_EQ(unlink(elsewhere.c_str()), 0);
   EXPECT_TRUE(one_problem(Check::sizes, "state.json is not a file"));
 }
 
-// A link in the folder that leads to a folder above it must not be walked for ever.
+// A link that leads to a folder above it must not be followed forever.
 TEST_F(Verify, LinksInACircle) {
   ASSERT_EQ(symlink("..", file("custom/up").c_str()), 0);
   const Verification found = verify(path_, Check::checksums);

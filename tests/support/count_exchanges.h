@@ -31,7 +31,7 @@ class CountExchanges {
     counts().exchanges.clear();
   }
 
-  // Of one operator, "allreduce_" or "broadcast_", or of all.
+  // Counts for one operator, "allreduce_" or "broadcast_", or for all.
   int64_t calls_of(const std::string& name = "") const { return sum(name).calls; }
   int64_t bytes_of(const std::string& name = "") const { return sum(name).bytes; }
 

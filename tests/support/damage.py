@@ -1,8 +1,8 @@
-"""Files with a few faults, for the tests of what reads them."""
+"""Adds a few faults to files, to test the code that reads them."""
 
 
 def damage(rng, content, tokens):
-    """The bytes with some of them changed, removed, doubled, moved or added. `tokens`: what such files are made of."""
+    """Changes, removes, doubles, moves or adds some of the bytes. `tokens` are pieces that such files consist of."""
     content = bytearray(content)
     for _ in range(rng.choice([1, 1, 1, 2, 4])):
         place = rng.randrange(len(content) + 1)

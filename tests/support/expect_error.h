@@ -6,7 +6,7 @@
 
 #include <string>
 
-// The message of the accelerant::Error that f throws; a failure if it throws none.
+// The message of the accelerant::Error that f throws. Fails if it throws none.
 template <class F>
 std::string whole_error_of(F&& f) {
   try {
@@ -18,7 +18,7 @@ std::string whole_error_of(F&& f) {
   return "";
 }
 
-// Its first line, which is PyTorch's text where PyTorch has one.
+// The first line of that message, which is PyTorch's text where PyTorch has one.
 template <class F>
 std::string error_of(F&& f) {
   const std::string message = whole_error_of(f);

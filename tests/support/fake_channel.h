@@ -1,4 +1,4 @@
-// Several processes simulated by threads: a channel through which their loaders exchange batches.
+// A channel through which the loaders of several processes, simulated by threads, exchange batches.
 #pragma once
 
 #include <accelerant/data/detail/batch_channel.h>
@@ -23,12 +23,12 @@ class FakeNetwork {
     }
   }
 
-  // The end of one process. The network must outlive it.
+  // The endpoint of one process. The network must outlive it.
   std::shared_ptr<accelerant::data::BatchChannel> channel(int64_t rank) const {
     return channels_[static_cast<std::size_t>(rank)];
   }
 
-  // Bytes and messages to a process so far.
+  // Bytes sent to a process so far.
   int64_t bytes_to(int64_t rank) {
     const std::lock_guard lock(mutex_);
     return bytes_[rank];
@@ -93,8 +93,8 @@ class FakeNetwork {
   std::vector<std::shared_ptr<Channel>> channels_;
 };
 
-// Runs f(rank) for every rank, each in a thread of its own. What one of them throws is thrown at
-// the end.
+// Runs f(rank) for every rank, each in a thread of its own. If one of them throws, rethrows its
+// exception at the end.
 template <class F>
 void on_all_ranks(int64_t num_processes, F&& f) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(num_processes));

@@ -31,7 +31,7 @@ class FusedAdam : public torch::optim::Optimizer, public accelerant::AmpOptimize
     return entry == moments_.end() ? 0.0 : entry->second.step.item<double>();
   }
 
-  accelerant::AmpStepControls seen;  // what the last step was handed
+  accelerant::AmpStepControls seen;  // what the last step received
 
  private:
   struct Moments {

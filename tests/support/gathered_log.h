@@ -1,4 +1,4 @@
-// What the library logs.
+// Collects what the library logs.
 #pragma once
 
 #include <accelerant/core/log.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-// Gathers what is logged for its own lifetime.
+// Collects what is logged during its own lifetime.
 class GatheredLog {
  public:
   GatheredLog()
@@ -19,7 +19,7 @@ class GatheredLog {
   GatheredLog& operator=(const GatheredLog&) = delete;
 
   const std::vector<std::string>& messages() const { return messages_; }
-  const std::string& text() const { return text_; }  // of all messages
+  const std::string& text() const { return text_; }  // all messages joined
 
  private:
   std::vector<std::string> messages_;

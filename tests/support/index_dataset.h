@@ -1,5 +1,4 @@
-// A data set of numbers whose batches are plain lists, so that tests of order and threads need no
-// tensors.
+// A data set of numbers with plain lists as batches, so tests of order and threads need no tensors.
 #pragma once
 
 #include <accelerant/data/loader.h>
@@ -37,7 +36,7 @@ inline IndexBatches loop_over(const IndexLoader& loader) {
   return batches;
 }
 
-// What a loader of known length says of itself at each batch of one loop.
+// What a loader of known length reports at each batch of one loop.
 struct Course {
   std::vector<bool> last;
   std::vector<int64_t> left;

@@ -1,4 +1,4 @@
-"""Runs `accelerant launch` in tests: with real processes, deadlines, and no sleeping for a state."""
+"""Runs `accelerant launch` in tests with real processes. Waits have deadlines and end on a condition."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ import time
 COMMAND = os.environ.get("ACCELERANT_COMMAND", "accelerant")
 DEADLINE = 60 * float(os.environ.get("ACCELERANT_TEST_TIMEOUT_SCALE", "1"))
 
-# What the launcher under test must not take from the machine that runs the tests.
+# Variables that the launcher under test must not inherit from the machine that runs the tests.
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCH", "ACCELERA", "OMPI_", "PMI", "SLURM_", "OMP_NUM",
            "CUDA_VISIBLE", "GROUP_", "ROLE_")
 
@@ -43,7 +43,7 @@ class Result:
 
 
 def start(options, program, env=None, **popen):
-    """The launcher, running. In a session of its own, so that signals reach it alone."""
+    """Starts the launcher in a session of its own, so that signals reach only the launcher."""
     popen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
     return subprocess.Popen(
         [COMMAND, "launch", *map(str, options), "--", *map(str, program)],
@@ -84,7 +84,7 @@ def is_running(pid):
 
 
 def numbers_in(folder, count, suffix=".pid"):
-    """The process ids in `count` files of the folder, once all are there."""
+    """Waits for `count` files in the folder and returns the process ids in them."""
     def all_there():
         texts = [file.read_text() for file in sorted(folder.glob(f"*{suffix}"))]
         return len(texts) == count and all(text.endswith("\n") for text in texts) and texts

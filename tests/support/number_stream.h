@@ -1,4 +1,4 @@
-// Streams of the numbers 0, 1, ..., of several abilities.
+// Streams of the numbers 0, 1, ..., with different abilities.
 #pragma once
 
 #include <algorithm>
@@ -6,14 +6,14 @@
 #include <memory>
 #include <optional>
 
-// What was asked of a stream and its copies.
+// The calls to a stream and its copies.
 struct StreamCalls {
-  int64_t reads = 0;  // next() that gave a sample
-  int64_t skips = 0;  // samples passed over
+  int64_t reads = 0;  // calls of next() that returned a sample
+  int64_t skips = 0;  // samples skipped
   int64_t resets = 0;
 };
 
-// Says nothing about its length.
+// Does not know its length.
 struct NumberStream {
   int64_t length = 0;
   std::shared_ptr<StreamCalls> calls = std::make_shared<StreamCalls>();
@@ -42,12 +42,12 @@ struct SizedStream : NumberStream {
   int64_t size() const { return length; }
 };
 
-// Passes over samples and says how many there were.
+// Skips samples and returns how many it skipped.
 struct CountingSkipStream : NumberStream {
   int64_t skip(int64_t n) { return pass(n); }
 };
 
-// Only says how long it is.
+// Skips samples without a count, but knows its length.
 struct SizedSkipStream : SizedStream {
   void skip(int64_t n) { pass(n); }
 };

@@ -1,4 +1,4 @@
-// Tests that run on every kind of device; where a kind is absent they skip.
+// Tests that run on every kind of device and skip the kinds that are absent.
 #pragma once
 
 #include <gtest/gtest.h>

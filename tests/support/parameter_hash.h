@@ -1,5 +1,4 @@
-// The last word of every test of several processes: all must have ended with the same model, bit by
-// bit.
+// The final check of every test of several processes: all must end with the same model, bit by bit.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +21,7 @@ inline uint64_t hash_of(const at::Tensor& tensor) {
   return hash;
 }
 
-// A collective call. Fails on every rank, naming the tensors that differ by their place in the
+// A collective call. If tensors differ, it fails on every rank and names them by their place in the
 // list.
 inline void expect_same_on_all_ranks(const accelerant::dist::World& world,
                                      const std::vector<at::Tensor>& tensors) {

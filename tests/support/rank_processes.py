@@ -1,5 +1,5 @@
-"""Programs that run as several processes, for tests. Every wait has a deadline, and what failing ranks wrote
-is shown."""
+"""Runs programs as several processes, for tests. Every wait has a deadline, and the output of failing ranks is
+shown."""
 
 import json
 import os
@@ -21,13 +21,13 @@ def free_port() -> int:
 
 
 def clean_environment(**more) -> dict:
-    """Without variables of a launcher, and with a thread for each rank: threads that wait for each other are slow on
-    a busy machine."""
+    """Has no variables of a launcher, and one thread for each rank: threads that wait for each other are slow on a busy
+    machine."""
     return launching.clean_environment(OMP_NUM_THREADS=1, **more)
 
 
 def rank_environment(rank: int, count: int, port: int) -> dict:
-    """The variables of torchrun."""
+    """The variables that torchrun sets."""
     return clean_environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=count, LOCAL_WORLD_SIZE=count,
                              MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 
@@ -45,10 +45,10 @@ class Rank:
         try:
             self.process.stdin.write(line.encode() + b"\n")
         except BrokenPipeError:
-            pass  # it has died, which its missing answer will tell
+            pass  # it has died, which the missing answer will show
 
     def receive(self, deadline: float):
-        """The next answer; None if the process ends or the time is over first."""
+        """The next answer; None if the process ends or the deadline passes first."""
         while b"\n" not in self.answered:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             data = os.read(self.process.stdout.fileno(), 1 << 20) if ready else b""
@@ -90,7 +90,7 @@ class Ranks:
             rank.process.kill()
 
     def close(self, seconds: float = 60):
-        """Ends the processes; they must end well."""
+        """Ends the processes; all must succeed."""
         for rank in self.ranks:
             rank.process.stdin.close()
         try:
@@ -102,8 +102,7 @@ class Ranks:
 
 
 def run_together(starts: list, seconds: float = 120):
-    """Runs programs at the same time, each given as its command and its environment. All must end well and in
-    time."""
+    """Runs programs at the same time, each given as a command and an environment. All must succeed in time."""
     processes = []
     for command, environment in starts:
         output = tempfile.TemporaryFile()
@@ -120,7 +119,7 @@ def run_together(starts: list, seconds: float = 120):
 
 
 def wait_for_end(process, deadline: float):
-    """The exit code, None if the process had to be stopped. A launcher that is told to stop ends its ranks."""
+    """The exit code; None if the process had to be stopped. SIGTERM comes first, so that a launcher ends its ranks."""
     try:
         return process.wait(timeout=max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:

@@ -47,9 +47,9 @@ accelerant::launch::RunRanksResult run(const Options& options) {
       .grace = std::chrono::duration<double>(options.grace),
       .environment = options.environment};
   ranks.environment[kVariable] = test;
-  // Many tests run at once, and the small tensors of tests gain nothing by more.
+  // Many tests run at once, and their small tensors gain nothing from more threads.
   if (std::getenv("OMP_NUM_THREADS") == nullptr) ranks.environment.emplace("OMP_NUM_THREADS", "1");
-  // Variables of the outer test run that would write over its results or leave tests out.
+  // Variables of the outer test run that would overwrite its results or skip tests.
   for (const char* name : {"GTEST_OUTPUT", "XML_OUTPUT_FILE", "GTEST_TOTAL_SHARDS",
                            "GTEST_SHARD_INDEX", "GTEST_SHARD_STATUS_FILE", "GTEST_REPEAT"}) {
     if (std::getenv(name) != nullptr) unsetenv(name);

@@ -5,10 +5,10 @@
 //     EXPECT_EQ(gather(world, rank()), ...);  // rank() is 0 or 1, num_ranks() is 2
 //   }
 //
-// Seen from outside it is one ordinary test. It starts the test program again, once for each rank,
-// with the environment of `accelerant launch` and this test as the only one; it fails with the
-// output of all ranks if one of them fails, dies or does not end in time, and is skipped if a rank
-// skips. Ranks have 60 seconds, times ACCELERANT_TEST_TIMEOUT_SCALE where that is set.
+// From outside it is one ordinary test. It starts the test program again, once for each rank, with
+// the environment of `accelerant launch` and with only this test. If a rank fails, dies or does not
+// end in time, the test fails with the output of all ranks. If a rank skips, the test is skipped.
+// Ranks have 60 seconds, times ACCELERANT_TEST_TIMEOUT_SCALE if that is set.
 #pragma once
 
 #include <accelerant/launch/debug_launcher.h>
@@ -20,7 +20,7 @@
 
 namespace rank_test {
 
-// Of a rank; in the parent, where bodies do not run, -1 and 0.
+// The values of this rank. In the parent, where bodies do not run, they are -1 and 0.
 inline int rank() {
   const char* value = std::getenv("RANK");
   return value == nullptr ? -1 : std::atoi(value);
@@ -33,18 +33,17 @@ inline int num_ranks() {
 struct Options {
   int num_ranks = 2;
   double timeout = 60;  // seconds
-  double grace = 5;     // for the others when one has failed, seconds
-  std::map<std::string, std::string> environment = {};  // besides that of the launcher
+  double grace = 5;     // seconds for the others when one has failed
+  std::map<std::string, std::string> environment = {};  // added to the launcher's
 };
 
 // Whether this process is a rank of a RANK_TEST.
 bool is_rank();
 
-// Runs the ranks of the test that is running and returns how they ended. Nothing is expected of
-// them.
+// Runs the current test as ranks and returns how they ended, without checking it.
 accelerant::launch::RunRanksResult run(const Options& options);
 
-// The same, and they must succeed.
+// The same, but fails if they do not succeed.
 void run_and_expect_success(const Options& options);
 
 }  // namespace rank_test

@@ -18,7 +18,7 @@ def seed_from_environment() -> int:
 
 class Replay:
     def __init__(self, topic: str, environment: dict | None = None, deadline: int | None = None):
-        """deadline: seconds after which the process is ended."""
+        """The process is ended after `deadline` seconds."""
         limit = ["timeout", str(deadline)] if deadline else []
         self.process = subprocess.Popen(
             [*limit, os.environ["ACCELERANT_REPLAY"], topic, "--lines"],

@@ -1,4 +1,4 @@
-"""What tests against the originals share; a pytest plugin, so that they need not import it."""
+"""Fixtures for the tests that compare with the originals. A pytest plugin, so tests need not import it."""
 
 import random
 

@@ -6,14 +6,14 @@ import struct
 
 from damage import damage
 
-BATCH = 200  # documents in one line
+BATCH = 200  # documents per line
 BITS = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
         "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
         "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64}
 
 
 def in_batches(replay, documents):
-    """(document, result) of each."""
+    """Yields (document, result) for each document."""
     for begin in range(0, len(documents), BATCH):
         batch = documents[begin:begin + BATCH]
         yield from zip(batch, replay({"documents": batch})["results"])
@@ -65,7 +65,7 @@ def shuffled(rng, mapping):
 
 
 def print_header(rng, header):
-    """JSON text in any of the forms that mean the same."""
+    """JSON text in one of several equivalent forms."""
     separators = rng.choice([(",", ":"), (", ", ": "), (" ,\n", " :\t")])
     text = json.dumps(header, ensure_ascii=rng.random() < 0.5, separators=separators,
                       indent=rng.choice([None, None, 1]))
@@ -101,7 +101,7 @@ TOKENS = [b"{", b"}", b"[", b"]", b",", b":", b"\"a\"", b"\"dtype\"", b"\"shape\
 
 
 def damage_number(rng, header):
-    """Another number in the place of one."""
+    """Replaces one number with another value."""
     text = header.decode()
     places = [i for i, c in enumerate(text) if c.isdigit() and (i == 0 or not text[i - 1].isalnum())]
     if not places:
@@ -113,7 +113,7 @@ def damage_number(rng, header):
 
 
 def damage_structure(rng, header):
-    """An object with an entry removed, doubled, renamed or of another kind."""
+    """Removes, doubles, renames or adds an entry of an object, or changes its kind."""
     def pairs(items):
         return Pairs(items)
 
@@ -154,7 +154,7 @@ def damage_structure(rng, header):
 
 
 def plant_fault(rng, header, size):
-    """Something that the reference accepts and we do not, unless the header is damaged otherwise."""
+    """Adds something that the reference accepts and we do not, unless the header is damaged in another way too."""
     tree = json.loads(header)
     tree[random_name(rng)] = {"dtype": "U8", "shape": [0], "data_offsets": [size, size]}
     name = rng.choice([key for key in tree if key != "__metadata__"])

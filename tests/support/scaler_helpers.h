@@ -1,4 +1,4 @@
-// Small things that the tests of GradScaler share.
+// Small helpers for the tests of GradScaler.
 #pragma once
 
 #include <accelerant/amp/grad_scaler.h>
@@ -11,7 +11,7 @@
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// A scaler for any device with the given first scale, already initialised there.
+// A scaler for any device, already initialised there.
 inline accelerant::GradScaler started_scaler(at::Device device,
                                              accelerant::GradScalerOptions options = {}) {
   options.device = device.type();
@@ -36,7 +36,7 @@ inline int64_t growth_tracker(const accelerant::GradScaler& scaler) {
   return scaler.state_dict().at("_growth_tracker").get<int64_t>();
 }
 
-// The overflow flag of an optimizer over all its devices.
+// Whether an optimizer has an overflow on any of its devices.
 inline bool found(const accelerant::GradScaler& scaler, const torch::optim::Optimizer& optimizer) {
   bool any = false;
   for (const at::Tensor& flag : scaler.found_inf(optimizer)) any |= flag.item<float>() != 0.0F;
@@ -47,7 +47,7 @@ inline bool all_equal(const at::Tensor& tensor, double value) {
   return tensor.to(at::kDouble).eq(value).all().item<bool>();
 }
 
-// Two copies of one small network with their optimizers: one trained under test, one as control.
+// A small network with its optimizer. Tests make two copies: one under test, one as control.
 struct ModelAndOptimizer {
   torch::nn::Sequential model{nullptr};
   std::unique_ptr<torch::optim::Optimizer> optimizer;

@@ -1,4 +1,4 @@
-// A folder for the files of one test, gone afterwards.
+// A folder for the files of one test, removed afterwards.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,8 @@
 #include <iterator>
 #include <string>
 
-// Not std::filesystem: CUDA builds of libtorch export parts of an older one, and calls end there.
+// Replaces std::filesystem: CUDA builds of libtorch export parts of an older version, which calls
+// would then use.
 inline void run_in_shell(const std::string& command) {
   ASSERT_EQ(std::system(command.c_str()), 0) << command;
 }
@@ -33,7 +34,7 @@ class TempFolder {
     return path(name);
   }
 
-  // The same as a gzip file.
+  // The same, but as a gzip file.
   std::string write_gzip(const std::string& name, const std::string& content) const {
     const std::string plain = write(name + ".unpacked", content);
     run_in_shell("gzip -nc '" + plain + "' > '" + path(name) + "' && rm '" + plain + "'");

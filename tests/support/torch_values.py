@@ -1,4 +1,4 @@
-"""States as Python programs save them, real and random, and descriptions by which they are compared."""
+"""States as Python programs save them, real and random, and descriptions to compare them."""
 
 import collections
 import json
@@ -122,7 +122,7 @@ def random_number(rng):
 
 
 def random_tensor(rng, pool):
-    """A tensor of random type and layout; often one that shares the storage of another."""
+    """A tensor of random type and layout, often sharing the storage of another one."""
     if pool and rng.random() < 0.4:
         whole = rng.choice(pool)
     else:
@@ -150,7 +150,7 @@ def random_tensor(rng, pool):
     choice = rng.randrange(4)
     if choice == 0:
         return torch.nn.Parameter(tensor, requires_grad=differentiable and rng.random() < 0.7)
-    # torch.load itself cannot read other tensors that require a gradient if they are of the newer dtypes.
+    # Apart from parameters, torch.load itself cannot read tensors of the newer dtypes that require a gradient.
     if choice == 1 and tensor.dtype in torch.storage._dtype_to_storage_type_map() and differentiable:
         return tensor.detach().requires_grad_()
     return tensor.detach()
@@ -173,7 +173,7 @@ def random_value(rng, pool, depth=0):
     if kind == 3:
         return random_text(rng)
     if kind == 4:
-        data = rng.randbytes(rng.randint(1, 9))  # torch.load cannot read empty ones that Python wrote
+        data = rng.randbytes(rng.randint(1, 9))  # not empty: torch.load cannot read empty ones from Python
         return rng.choice([data, bytearray(data), bytearray()])
     if kind == 5:
         return rng.choice([rng.choice(list(DTYPES)), torch.device("cpu"), torch.device("cuda", rng.randrange(9)),

@@ -1,4 +1,4 @@
-"""Training runs of the topic `training`, described by a document and trained in Python, by one process or
+"""Training runs for the topic `training`: describes them in a document and trains them in Python, in one process or
 several."""
 
 import itertools
@@ -30,7 +30,7 @@ def make_network(batch_norm: bool = False) -> torch.nn.Sequential:
 
 
 def make_document(rng, folder, rows: int, epochs: int, **changes) -> dict:
-    """Writes weights and data and describes a run."""
+    """Writes weights and data, and describes a run that uses them."""
     torch.manual_seed(rng.randrange(2**31))
     network = make_network()
     weights = torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
@@ -89,7 +89,7 @@ def clip(document: dict, parameters):
 
 
 def step_with_torch(document: dict, network, optimizer, schedule, scaler) -> bool:
-    """Clips, steps and updates as a program of torch.amp does. Returns whether the step was skipped."""
+    """Clips, steps and updates as a program with torch.amp does. Returns whether the step was skipped."""
     scaler.unscale_(optimizer)
     clip(document, network.parameters())
     before = scaler.get_scale()
@@ -115,13 +115,13 @@ def result_of(network, losses, rates, skipped, scale=1.0) -> dict:
 
 def train_with_accelerate(document: dict) -> dict:
     GradientState._reset_state()
-    AcceleratorState._reset_state(reset_partial_state=True)  # a group of processes stays
+    AcceleratorState._reset_state(reset_partial_state=True)  # the process group stays
     hook = document.get("comm_hook", "no")
     accelerator = Accelerator(
         cpu=True,
         gradient_accumulation_steps=document["accumulation"],
         dataloader_config=DataLoaderConfiguration(split_batches=document.get("split_batches", False)),
-        # Accelerate ignores a hook that is named by a string.
+        # Accelerate ignores a hook that is given as a string.
         kwargs_handlers=[DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType(hook))],
     )
     network, optimizer, loader, schedule = accelerator.prepare(*load(document))
@@ -151,7 +151,7 @@ def difference(left, right) -> float:
 
 
 def distance(a: dict, b: dict) -> float:
-    """The largest difference of losses, weights and buffers."""
+    """The largest difference between losses, weights or buffers."""
     tensors = [zip(left, right) for name in ("weights", "buffers") for left, right in zip(a[name], b[name])]
     pairs = itertools.chain(zip(a["losses"], b["losses"]), *tensors)
     return max(difference(left, right) for left, right in pairs)

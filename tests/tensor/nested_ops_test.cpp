@@ -1,4 +1,4 @@
-// Values are compared with accelerate.utils by tests/accelerator/utilities_test.py.
+// tests/accelerator/utilities_test.py compares the values with accelerate.utils.
 #include "accelerant/tensor/nested.h"
 
 #include <torch/torch.h>
@@ -23,7 +23,7 @@ struct Example {
   at::Tensor pixels;
   std::optional<at::Tensor> labels = {};
   std::unordered_map<std::string, at::Tensor> extra = {};
-  std::string source = {};  // not a field that is visited
+  std::string source = {};  // not a visited field
 
   static void visit_fields(auto& self, auto&& visit) {
     visit(self.pixels);
@@ -74,7 +74,7 @@ TEST(NestedOps, FindDevice) {
 
 TEST(NestedOps, FindBatchSize) {
   EXPECT_EQ(find_batch_size(everything(3, 0.0)), 3);
-  // What comes first may have no rows.
+  // The first parts may have no rows.
   const std::tuple<at::Tensor, int, at::Tensor, at::Tensor> data{
       {}, 1, torch::zeros({}), torch::zeros({5, 2})};
   EXPECT_EQ(find_batch_size(data), 5);
@@ -121,7 +121,7 @@ TEST(NestedOps, Concatenate) {
       EXPECT_FALSE(tensors_of(batches[0])[i].defined());
       continue;
     }
-    // Maps without an order need not have the same one, so the first value says which tensor it is.
+    // Unordered maps may differ in their order, so the first value says which tensor it is.
     const double first = parts[i][0][0].item<double>();
     EXPECT_TRUE(
         parts[i].equal(torch::cat({torch::full({2, 2}, first), torch::full({1, 2}, first + 100),
@@ -139,7 +139,7 @@ TEST(NestedOps, ConcatenateKeepsASingleBatch) {
 }
 
 TEST(NestedOps, ConcatenateLooksUpKeys) {
-  // The same keys, put in from both ends: their order inside differs.
+  // The same keys, inserted from both ends, so their internal order differs.
   std::unordered_map<int, at::Tensor> up;
   std::unordered_map<int, at::Tensor> down;
   for (int i = 0; i < 100; ++i) {
@@ -162,7 +162,7 @@ struct HashPlace {
 };
 
 TEST(NestedOps, ConcatenateLooksUpKeysWithoutAnOrder) {
-  // Buckets of different number have the keys in another order.
+  // With a different number of buckets the keys have a different order.
   std::unordered_map<Place, at::Tensor, HashPlace> few;
   std::unordered_map<Place, at::Tensor, HashPlace> many(1000);
   for (int i = 0; i < 100; ++i) {

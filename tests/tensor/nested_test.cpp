@@ -94,7 +94,7 @@ TEST(Nested, EveryContainer) {
   EXPECT_EQ(to_float32(Foreign{half(1)}).inside.scalar_type(), at::kFloat);
 }
 
-// Two tables with the same keys may have them in another order.
+// Two tables with the same keys may store them in a different order.
 TEST(Nested, KeysOfHashTablesAreVisitedInOrder) {
   std::unordered_map<std::string, at::Tensor> table;
   for (const int64_t key : {7, 3, 9, 1, 5}) table[std::to_string(key)] = torch::tensor(key);

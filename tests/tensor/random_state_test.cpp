@@ -21,7 +21,7 @@ TEST_P(RandomStateOn, WhatFollowsIsDrawnAgain) {
   EXPECT_TRUE(state.restore().empty());
   EXPECT_TRUE(draw().equal(first));
   EXPECT_TRUE(draw().equal(second));
-  // Neither drawing nor restoring has changed what was captured.
+  // Neither drawing nor restoring has changed the captured state.
   state.restore();
   EXPECT_TRUE(draw().equal(first));
 }
@@ -61,7 +61,7 @@ TEST(RandomState, ABadStateIsRefusedAndNothingIsSet) {
     RandomState broken;
     broken.tensors.insert("cpu", bad);
     EXPECT_TRUE(
-        contains(error_of([&] { broken.restore(); }), "the random state 'cpu' cannot be restored"));
+        contains(error_of([&] { broken.restore(); }), "The random state 'cpu' cannot be restored"));
   }
   for (const char* name : {"cuda.", "cuda.x", "cuda.-1", "cuda.1x", ""}) {
     RandomState misnamed;

@@ -1,4 +1,4 @@
-// Autocast for C++: the scope in which matrix products and convolutions run in 16 bits while
+// Autocast for C++: a scope in which matrix products and convolutions run in 16 bits, while
 // everything that needs range or precision stays in 32.
 //
 //   {
@@ -7,15 +7,15 @@
 //   }
 //   loss.backward();  // outside: backward ops follow the types of the forward ones
 //
-// The meaning is that of torch.autocast in Python, with one difference: what cannot be done (a
-// device that is not there, a type other than float16 and bfloat16) is an Error, never a silent
-// return to float32.
+// The meaning is that of torch.autocast in Python, with one difference: a request that cannot be
+// met (a missing device, a type other than float16 and bfloat16) is an Error, never a silent
+// fallback to float32.
 //
-// Autocast is thread-local. A thread started inside a guard does not inherit it; carry it over with
+// Autocast is thread-local. A thread started inside a guard does not inherit it; pass it on with
 // AutocastState.
 //
-// Custom autograd functions get what Python's custom_fwd and custom_bwd decorators do by functions
-// of the same names. The backward then runs with the same autocast state as its forward:
+// For custom autograd functions, custom_fwd and custom_bwd do what Python's decorators of the same
+// names do. The backward then runs with the same autocast state as its forward:
 //
 //   using torch::autograd::AutogradContext;
 //   using torch::autograd::variable_list;
@@ -53,29 +53,31 @@ struct AutogradContext;
 namespace accelerant {
 
 struct AutocastOptions {
-  // The device type whose operators are cast. Tensors of other devices are not touched.
+  // The device type whose operators are cast. Tensors on other devices are not affected.
   c10::DeviceType device_type = c10::DeviceType::CUDA;
 
-  // at::kHalf or at::kBFloat16. Default: the device's own, float16 on CUDA and bfloat16 on CPU.
+  // at::kHalf or at::kBFloat16. Default: the device's own type, float16 on CUDA and bfloat16 on
+  // CPU.
   std::optional<c10::ScalarType> dtype = std::nullopt;
 
-  // false switches autocast off inside an outer guard.
+  // false turns autocast off inside an outer guard. Default: true.
   bool enabled = true;
 
-  // Whether the 16-bit copies of weights are kept for the rest of the outermost scope. Default: as
-  // it is in the surrounding scope (true outside of any). Switch it off when weights change inside
+  // Whether to keep 16-bit copies of weights for the rest of the outermost scope. Default: the
+  // setting of the surrounding scope, or true outside of any. Turn it off if weights change inside
   // one scope.
   std::optional<bool> cache_enabled = std::nullopt;
 };
 
-// Whether torch knows autocast for this device type. It does not say that such a device is present.
+// Whether torch supports autocast for this device type. It does not tell whether such a device is
+// present.
 bool is_autocast_available(c10::DeviceType device_type);
 
-// What the calling thread's autocast is set to.
+// The autocast settings of the calling thread.
 bool is_autocast_enabled(c10::DeviceType device_type);
 c10::ScalarType get_autocast_dtype(c10::DeviceType device_type);
 
-// What a thread's autocast is set to, to be carried into another thread.
+// The autocast settings of a thread, to be carried over to another thread.
 class AutocastState {
  public:
   // The calling thread's state. Enter it in another thread with `AutocastGuard guard(state)`.
@@ -94,17 +96,17 @@ class AutocastState {
   static AutocastState capture(c10::DeviceType device_type);
   void apply() const;
 
-  std::array<PerDevice, 10> devices_{};  // the first count_ of them
+  std::array<PerDevice, 10> devices_{};  // only the first count_ are used
   std::size_t count_ = 0;
   bool cache_enabled_ = true;
 };
 
-// Sets the calling thread's autocast for its own lifetime and restores it afterwards, also when an
-// exception leaves the scope. Guards nest; at the end of the outermost one the cached 16-bit
-// weights are dropped, so that the next step sees the weights the optimizer has written.
+// Sets the calling thread's autocast for its own lifetime and restores it afterwards, even if an
+// exception leaves the scope. Guards nest. The end of the outermost one drops the cached 16-bit
+// weights, so that the next step sees the weights that the optimizer has written.
 class [[nodiscard]] AutocastGuard {
  public:
-  // Throws Error before anything is changed if the options cannot be met.
+  // Throws Error, before changing anything, if the options cannot be met.
   explicit AutocastGuard(const AutocastOptions& options);
 
   // Continues another thread's state in this thread.
@@ -119,7 +121,7 @@ class [[nodiscard]] AutocastGuard {
   AutocastState outer_;
 };
 
-// Runs f under autocast and returns what it returns.
+// Runs f under autocast and returns its result.
 template <class F>
 decltype(auto) with_autocast(const AutocastOptions& options, F&& f) {
   const AutocastGuard guard(options);
@@ -127,17 +129,17 @@ decltype(auto) with_autocast(const AutocastOptions& options, F&& f) {
 }
 
 struct CustomForwardOptions {
-  // The device type whose autocast state is meant.
+  // The device type whose autocast state matters. Default: CUDA.
   c10::DeviceType device_type = c10::DeviceType::CUDA;
 
-  // When set and autocast is on, floating-point inputs on that device (float64 excepted) are cast
-  // to this type and the function runs with autocast off, forward and backward. Default: inputs
-  // stay as they are and the function runs under whatever autocast state it meets.
+  // If set and autocast is on, floating-point inputs on that device (except float64) are cast to
+  // this type, and the function runs with autocast off, both forward and backward. Default: inputs
+  // are unchanged and the function runs under the current autocast state.
   std::optional<c10::ScalarType> cast_inputs = std::nullopt;
 };
 
 namespace detail {
-// Stores in ctx which state the backward must run under; returns whether inputs are to be cast.
+// Stores in ctx the state for the backward; returns whether to cast the inputs.
 bool enter_custom_forward(torch::autograd::AutogradContext* ctx, const CustomForwardOptions&);
 AutocastOptions saved_autocast_state(torch::autograd::AutogradContext* ctx);
 at::Tensor cast_input(const at::Tensor& input, c10::DeviceType device_type, c10::ScalarType dtype);
@@ -154,7 +156,7 @@ auto custom_fwd(torch::autograd::AutogradContext* ctx, const CustomForwardOption
   })...);
 }
 
-// Calls f() as the backward of a custom function whose forward went through custom_fwd. Throws
+// Calls f() as the backward of a custom function whose forward went through custom_fwd; throws
 // Error if it did not.
 template <class F>
 auto custom_bwd(torch::autograd::AutogradContext* ctx, F&& f) {

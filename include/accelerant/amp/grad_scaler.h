@@ -3,24 +3,23 @@
 //   accelerant::GradScaler scaler({.device = torch::kCUDA});
 //   ...
 //   scaler.scale(loss).backward();
-//   scaler.unscale_(optimizer);                           // only to look at gradients, for example
+//   scaler.unscale_(optimizer);                           // only to inspect gradients, for example
 //   accelerant::clip_grad_norm_(net->parameters(), 1.0);  // to clip them
 //   auto result = scaler.step(optimizer);                 // skipped if a gradient is inf or nan
 //   scaler.update();                                      // once, after all optimizers
 //   optimizer.zero_grad();
 //
 // float16 gradients underflow below 6e-8. The scaler multiplies the loss, and so every gradient, by
-// a factor it keeps as large as the gradients bear: after an overflow the step is skipped and the
-// scale backs off; after growth_interval clean iterations it grows.
+// a factor that it keeps as large as possible: after an overflow it skips the step and lowers the
+// scale; after growth_interval clean iterations it raises the scale.
 //
-// On the way from scale() to update() only the step of a plain torch::optim optimizer waits for the
-// device, and not even that of an AmpOptimizer; what else waits says so below. (Without kernels of
-// ours, that is on devices other than CPU and CUDA, and where scale and gradients are on different
-// devices, update() waits too.) overflow_report() tells where an overflow came from.
+// Between scale() and update(), only the step of a plain torch::optim optimizer waits for the
+// device; that of an AmpOptimizer does not. Other functions that wait say so below. (update() also
+// waits on devices without Accelerant's kernels, that is, other than CPU and CUDA, and if scale and
+// gradients are on different devices.) overflow_report() tells where an overflow came from.
 //
-// Optimizers are borrowed for the length of a call. Each scaler belongs to one thread at a time,
-// and its calls to one stream for each device. Where it differs from PyTorch on purpose is listed
-// in docs/parity.md.
+// Optimizers are borrowed for the duration of a call. Use a scaler from one thread at a time, and
+// from one stream per device. docs/parity.md lists the intentional differences from PyTorch.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,64 +47,68 @@ struct ScalerAccess;
 }
 
 struct GradScalerOptions {
-  // The kind of device trained on. With CUDA and no CUDA device the scaler disables itself with a
-  // warning, as PyTorch does. It does not place the scale: that lives where the first loss was.
+  // The kind of device to train on. If it is CUDA and there is no CUDA device, the scaler logs a
+  // warning and disables itself, as in PyTorch. It does not determine where the scale lives: that
+  // is the device of the first loss. Default: CUDA.
   c10::DeviceType device = c10::DeviceType::CUDA;
 
-  // The first scale. Positive and finite, and within min_scale and max_scale where those are given.
+  // The initial scale. Positive and finite, and within min_scale and max_scale if those are set.
+  // Default: 65536.
   double init_scale = 65536.0;
 
-  // The scale is multiplied by this when it grows. Greater than 1.
+  // The scale is multiplied by this when it grows. Greater than 1. Default: 2.
   double growth_factor = 2.0;
 
-  // The scale is multiplied by this after an overflow. Between 0 and 1, both excluded.
+  // The scale is multiplied by this after an overflow. Between 0 and 1, both excluded. Default:
+  // 0.5.
   double backoff_factor = 0.5;
 
-  // Clean iterations in a row before the scale grows. At least 1.
+  // Consecutive clean iterations before the scale grows. At least 1. Default: 2000.
   int64_t growth_interval = 2000;
 
-  // false: scale, unscale_ and update do nothing, step just steps.
+  // If false, scale, unscale_ and update do nothing, and step just steps. Default: true.
   bool enabled = true;
 
-  // Backing off never takes the scale below this. Positive. Default: the smallest normal float, so
-  // that the scale cannot get stuck at zero.
+  // The scale never backs off below this. Positive. Default: the smallest normal float, so that the
+  // scale cannot get stuck at zero.
   double min_scale = 0x1p-126;
 
-  // Growing never takes the scale above this. Default: the largest float.
+  // The scale never grows above this. Default: the largest float.
   double max_scale = 0x1.fffffep127;
 
-  // The number of overflows at which the scale backs off: 1 backs off at each, 2 lets one pass.
-  // Overflows skip the step in any case. Once used up, every further overflow backs off.
+  // The number of overflows at which the scale backs off: 1 backs off at each overflow, 2 tolerates
+  // one. Every overflow skips the step in any case. Once the allowance is used up, every further
+  // overflow backs off. Default: 1.
   int64_t hysteresis = 1;
 
-  // When the allowance of `hysteresis` is refilled: when the scale grows (as Megatron and DeepSpeed
-  // do), or at every clean iteration (as Apex does).
+  // When to refill the allowance of `hysteresis`: when the scale grows (as in Megatron and
+  // DeepSpeed), or at every clean iteration (as in Apex). Default: on growth.
   enum class HysteresisRefill { on_growth, on_clean_iteration };
   HysteresisRefill hysteresis_refill = HysteresisRefill::on_growth;
 
-  // false: the scale does not move by itself; overflows still skip steps.
+  // If false, the scale never changes by itself; overflows still skip steps. Default: true.
   bool dynamic = true;
 };
 
-// What the scaler did so far, as of the last completed update.
+// What the scaler has done so far, as of the last completed update.
 struct GradScalerStatus {
   double scale = 1.0;
-  int64_t growth_tracker = 0;  // clean iterations in a row since the last overflow or growth
-  int64_t updates = 0;         // iterations judged by update()
-  int64_t skips = 0;           // those among them with an overflow
-  int64_t last_skip = 0;       // the number, from 1, of the latest of those; 0: none so far
+  int64_t growth_tracker = 0;  // consecutive clean iterations since the last overflow or growth
+  int64_t updates = 0;         // iterations evaluated by update()
+  int64_t skips = 0;           // how many of those had an overflow
+  int64_t last_skip = 0;       // number, from 1, of the latest of those; 0: none so far
 };
 
 struct OverflowedParameter {
-  std::string name;  // as given to GradScaler::name_parameters, else "group 0 parameter 3"
-  std::vector<int64_t> shape;  // empty if the parameter is gone
-  int64_t inf_count = 0;       // elements of its gradient that were infinite after unscaling
-  int64_t nan_count = 0;       // and those that were not a number
+  std::string name;            // from GradScaler::name_parameters, or "group 0 parameter 3"
+  std::vector<int64_t> shape;  // empty if the parameter no longer exists
+  int64_t inf_count = 0;       // infinite elements of its gradient after unscaling
+  int64_t nan_count = 0;       // elements that were not a number
 };
 
 // Where an overflow came from.
 struct OverflowReport {
-  // In the order in which the optimizers were unscaled and hold their parameters; empty when every
+  // In the order in which the optimizers were unscaled and list their parameters; empty if every
   // gradient was finite.
   std::vector<OverflowedParameter> parameters;
 
@@ -118,11 +121,11 @@ class GradScaler {
   // Throws Error if an option is out of range.
   explicit GradScaler(const GradScalerOptions& options = {});
   ~GradScaler();
-  GradScaler(GradScaler&&) noexcept;  // the source may then only be destroyed or assigned to
+  GradScaler(GradScaler&&) noexcept;  // a moved-from scaler may only be destroyed or assigned to
   GradScaler& operator=(GradScaler&&) noexcept;
 
   // Multiplies the outputs (a tensor, or containers and structs of tensors) by the scale. float16
-  // tensors come back as float32, so that the product cannot overflow.
+  // tensors become float32, so that the product cannot overflow.
   template <class T>
   T scale(const T& outputs) {
     static_assert(NestedTensors<T>,
@@ -136,25 +139,24 @@ class GradScaler {
   // step(); at most once per optimizer and update().
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  // Unscales if that has not been done, and steps the optimizer if all gradients are finite. An
-  // AmpOptimizer decides on the device, any other makes the host wait for the check. float16
-  // gradients (of float16 parameters) are refused unless it is an AmpOptimizer: keep parameters in
-  // float32.
+  // Unscales the gradients if that has not been done, and steps the optimizer if all of them are
+  // finite. An AmpOptimizer decides on the device; with any other optimizer, the host waits for the
+  // check. float16 gradients (of float16 parameters) throw Error unless the optimizer is an
+  // AmpOptimizer: keep parameters in float32.
   StepResult step(torch::optim::Optimizer& optimizer);
 
-  // With a closure: only for a disabled scaler, otherwise an Error.
+  // With a closure. Only for a disabled scaler; otherwise throws Error.
   StepResult step(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure);
 
-  // Ends the iteration: backs off or grows the scale by what the checks since the last update
-  // found.
+  // Ends the iteration: lowers or raises the scale according to the checks since the last update.
   void update();
 
-  // Ends the iteration and sets the scale. A tensor has one element, on any device; the scaler
-  // keeps no reference to it. Positive and finite, else an Error.
+  // Ends the iteration and sets the scale, which must be positive and finite. A tensor must have
+  // one element, on any device; the scaler keeps no reference to it. Throws Error otherwise.
   void update(double new_scale);
   void update(const at::Tensor& new_scale);
 
-  // The scale now; waits for the device. 1 when disabled.
+  // The current scale; 1 when disabled. Waits for the device.
   double get_scale() const;
 
   double get_growth_factor() const;
@@ -170,21 +172,22 @@ class GradScaler {
   // Include <nlohmann/json.hpp> to use it.
   nlohmann::json state_dict() const;
 
-  // Takes a state written here or by PyTorch, factors and interval included; the options PyTorch
-  // does not have stay as they are. Values are checked before any is taken. Waits for the device.
-  // Nothing happens when disabled.
+  // Loads a state written here or by PyTorch, including factors and interval; options that PyTorch
+  // does not have are unchanged. Checks all values before applying any. Waits for the device. Does
+  // nothing when disabled.
   void load_state_dict(const nlohmann::json& state);
 
-  // Never waits: as of the last update() that the device has finished. After a call that waits,
-  // such as get_scale(), it is up to date.
+  // Never waits: reflects the last update() that the device has completed. It is up to date after a
+  // call that waits, such as get_scale().
   GradScalerStatus status() const;
 
-  // The parameters whose gradients were not finite in the checks since the last update(), or, right
-  // after update(), in the iteration it ended. Waits for the device. Gradients may be gone by then.
+  // The parameters whose gradients were not finite in the checks since the last update() or, right
+  // after update(), in the iteration that it ended. Waits for the device. Works even if the
+  // gradients are gone.
   OverflowReport overflow_report() const;
 
   // Names for overflow_report(): scaler.name_parameters(net->named_parameters()), with a prefix to
-  // tell several models apart. Also takes any range of pairs (name, tensor).
+  // distinguish several models. Also accepts any range of pairs (name, tensor).
   template <class NamedParameters>
   void name_parameters(const NamedParameters& named_parameters, const std::string& prefix = "") {
     for (const auto& item : named_parameters) {
@@ -197,14 +200,13 @@ class GradScaler {
   }
 
   // The overflow flags of an optimizer since the last update(), one zero-dimensional float32 tensor
-  // per device that holds gradients: 0, or 1 for overflow. For reading; empty before the check.
+  // per device with gradients: 0, or 1 for overflow. Read-only; empty before the check.
   std::vector<at::Tensor> found_inf(const torch::optim::Optimizer& optimizer) const;
 
-  // For processes that hold different gradients: called with an optimizer's overflow flag, a
-  // zero-dimensional float32 tensor on the scale's device, to take the maximum over all of them in
-  // place; any value but 0 means overflow. It is called exactly once by unscale_() and once by
-  // step(), also by a process without gradients, which then counts as clean. An empty function
-  // removes it.
+  // For processes that hold different gradients. The function gets an optimizer's overflow flag, a
+  // zero-dimensional float32 tensor on the scale's device, and replaces it by the maximum over all
+  // processes; any value but 0 means overflow. unscale_() and step() each call it exactly once,
+  // even in a process without gradients, which counts as clean. An empty function removes it.
   void set_found_inf_reduction(std::function<void(at::Tensor& found_inf)> reduction);
 
  private:
@@ -217,21 +219,21 @@ class GradScaler {
   std::unique_ptr<Impl> impl_;
 };
 
-// What the step of an AmpOptimizer works with. All tensors are zero-dimensional float32 on the
-// device of the scale.
+// What the step of an AmpOptimizer gets. All tensors are zero-dimensional float32 on the device of
+// the scale.
 struct AmpStepControls {
-  // The gradients must be divided by this. Undefined: they are as they should be.
+  // Divide the gradients by this. Undefined: they need no scaling.
   at::Tensor grad_scale;
 
   // 1: change neither parameters nor state nor step count. 0: step. No other value occurs.
   at::Tensor found_inf;
 };
 
-// The interface of optimizers that unscale and skip by themselves, on the device.
+// The interface of optimizers that unscale and skip on the device.
 //
 // GradScaler::step must know whether to call a plain torch::optim::Optimizer, so it waits for the
-// overflow flag. An optimizer that also derives from AmpOptimizer is handed the flag and the scale
-// as tensors instead and is always called: no host wait.
+// overflow flag. An optimizer that also derives from AmpOptimizer gets the flag and the scale as
+// tensors instead, and is always called: the host does not wait.
 //
 //   class AmpSgd : public torch::optim::SGD, public accelerant::AmpOptimizer {
 //    public:
@@ -240,18 +242,18 @@ struct AmpStepControls {
 //     torch::Tensor step(const accelerant::AmpStepControls& controls) override { ... }
 //   };
 //
-// docs/mixed_precision.md has a whole one.
+// docs/mixed_precision.md has a complete one.
 class AmpOptimizer {
  public:
   virtual ~AmpOptimizer() = default;
 
-  // Steps as the controls say and returns the loss, if the optimizer has one. Must not wait for the
-  // device.
+  // Steps according to the controls and returns the loss, if the optimizer has one. Must not wait
+  // for the device.
   virtual at::Tensor step(const AmpStepControls& controls) = 0;
 
-  // A factor the program itself has put on the gradients, beside the scaler's: zero-dimensional
-  // float32, or undefined for none. GradScaler::step folds it into the controls and clears it; an
-  // override of step does not look at it. (PyTorch's fused optimizers call it grad_scale.)
+  // A factor that the program itself has applied to the gradients, in addition to the scaler's:
+  // zero-dimensional float32, or undefined for none. GradScaler::step combines it with the controls
+  // and clears it; an override of step ignores it. (PyTorch's fused optimizers call it grad_scale.)
   at::Tensor extra_grad_scale;
 };
 

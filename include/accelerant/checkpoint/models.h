@@ -1,5 +1,5 @@
-// Weights of models, and tensors, to and from files that Hugging Face's libraries and Python open,
-// and the reverse.
+// Saves and loads the weights of models, and tensors, in files that Hugging Face's libraries and
+// Python can open, and reads the files they write.
 //
 //   save_model(net, "runs/first/model");                             // model.safetensors
 //   save_model(net, "runs/first/model", {.max_shard_size = "5GB"});  // in several files
@@ -7,20 +7,19 @@
 //
 //   load_checkpoint_in_model(net, "runs/first/model");              // a folder
 //   load_checkpoint_in_model(net, "model.safetensors");             // a file
-//   load_checkpoint_in_model(net, "model.safetensors.index.json");  // one in several files
+//   load_checkpoint_in_model(net, "model.safetensors.index.json");  // a model in several files
 //   load_checkpoint_in_model(net, "pytorch_model.bin", {.strict = false});
-//   load_checkpoint_in_model(net, "net.pt");  // of torch::save(net, "net.pt") in C++
+//   load_checkpoint_in_model(net, "net.pt");  // from C++'s torch::save(net, "net.pt")
 //
 //   save(embeddings, "embeddings.safetensors");                                  // one tensor
-//   save({{"mean", mean}, {"deviation", deviation}}, "statistics.safetensors");  // some, by name
+//   save({{"mean", mean}, {"deviation", deviation}}, "statistics.safetensors");  // by name
 //   save(statistics, "statistics.pt", {.safe_serialization = false});            // for torch.load
 //   StateDict statistics = load_tensors("statistics.safetensors");
 //   at::Tensor embeddings = load_tensors("embeddings.safetensors")["tensor"];
 //
-// A save that is interrupted, by a crash of the machine even, leaves the model or file that was
-// there before. Of a file of Python or TorchScript nothing is executed, only tensors are taken from
-// it. With several processes use Accelerator::save_model and Accelerator::save, which let one of
-// them write.
+// An interrupted save, even by a crash of the machine, leaves the previous model or file unchanged.
+// Files of Python or TorchScript are never executed; only tensors are read from them. With several
+// processes use Accelerator::save_model and Accelerator::save, which let one of them write.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -44,27 +43,27 @@ namespace accelerant {
 // --- Models --------------------------------------------------------------------------------------
 
 struct SaveModelOptions {
-  // The largest size of a file, as "10GB", "500MB" or "5GiB"; a tensor that is larger gets a file
-  // of its own.
+  // The largest size of a file, such as "10GB", "500MB" or "5GiB". A larger tensor gets a file of
+  // its own. Default: "10GB".
   std::string max_shard_size = "10GB";
 
-  // Writes safetensors. false: pytorch_model.bin, as torch.save does, for programs that know
-  // nothing else.
+  // Write safetensors. false: write pytorch_model.bin, as torch.save does, for programs that only
+  // read that. Default: true.
   bool safe_serialization = true;
 
-  // The type that floating-point tensors are stored in. Default: their own.
+  // The type in which to store floating-point tensors. Default: their own.
   std::optional<c10::ScalarType> dtype = std::nullopt;
 };
 
 struct SavedModel {
-  std::vector<std::string> files = {};  // their names in the folder; an index last
+  std::vector<std::string> files = {};  // names in the folder; the index, if any, is last
   uint64_t total_size = 0;              // bytes of all tensors
 };
 
-// Makes the folder if need be. Tied weights are stored once, with a note of their other names;
-// files of an earlier model that the new one does not have are removed when it is in place. Throws
-// Error, and leaves what was there, if a tensor cannot be stored (sparse, quantised, without data)
-// or the disk cannot be written.
+// Creates the folder if missing. Tied weights are stored once, together with their other names.
+// Once the new model is in place, files of an earlier model that it does not replace are removed.
+// Throws Error, leaving the earlier model unchanged, if a tensor cannot be stored (sparse,
+// quantised, without data) or the disk cannot be written.
 SavedModel save_model(const torch::nn::Module& module, const std::string& folder,
                       const SaveModelOptions& options = {});
 SavedModel save_model(const StateDict& state, const std::string& folder,
@@ -82,35 +81,33 @@ save_model(const M& model, const std::string& folder, const SaveModelOptions& op
 }
 
 struct LoadModelOptions {
-  // Names that only the model or only the files have are an Error. false: they are left alone, and
-  // returned. Tensors of another shape are an Error always.
+  // Throw Error for names that only the model or only the files have. false: ignore and return
+  // them. Tensors of a different shape are always an Error. Default: true.
   bool strict = true;
 
-  // The model's floating-point tensors become of this type before they are loaded. Default: they
-  // keep their types, and what the files hold is converted.
+  // Convert the model's floating-point tensors to this type before loading. Default: they keep
+  // their types, and the stored values are converted.
   std::optional<c10::ScalarType> dtype = std::nullopt;
 
-  // Where the model's tensors are moved to before they are loaded: by the name of a module
-  // ("encoder.layer.0") or tensor; the longest that fits counts, "" fits all. Default: they stay
-  // where they are.
+  // Where to move the model's tensors before loading, by the name of a module ("encoder.layer.0")
+  // or tensor. The longest matching name wins; "" matches all. Default: they stay where they are.
   std::map<std::string, c10::Device> device_map = {};
 };
 
 struct LoadedModel {
-  std::vector<std::string> missing = {};     // names of the model that the files do not have
-  std::vector<std::string> unexpected = {};  // names in the files that the model does not have
+  std::vector<std::string> missing = {};     // names that only the model has
+  std::vector<std::string> unexpected = {};  // names that only the files have
 };
 
-// Loads the weights of a saved model: of save_model(), of Hugging Face's libraries, of torch.save,
-// or of torch::save. They are copied into the tensors that the model has, one after the other:
-// optimizers, data parallelism and tied weights stay as they are, and memory for one tensor is
-// needed at most. Whether everything fits is known before anything is changed. Throws Error, which
-// lists all that does not fit, for files that do not fit the model, and for files that cannot be
-// read or are damaged.
+// Loads the weights of a model saved by save_model(), Hugging Face's libraries, torch.save or
+// torch::save. Copies them into the model's existing tensors one after another: optimizers, data
+// parallelism and tied weights stay intact, and at most one tensor is in memory in addition.
+// Everything is checked before anything changes. Throws an Error that lists all differences if the
+// files do not match the model, and an Error for files that cannot be read or are damaged.
 LoadedModel load_checkpoint_in_model(torch::nn::Module& module, const std::string& path,
                                      const LoadModelOptions& options = {});
 
-// For tensors by name, which are filled.
+// The same for tensors by name, which are filled.
 LoadedModel load_checkpoint_in_model(const StateDict& state, const std::string& path,
                                      const LoadModelOptions& options = {});
 
@@ -128,24 +125,25 @@ requires detail::HasStateDict<M> || detail::ModuleHolder<M> LoadedModel load_che
 // --- Tensors -------------------------------------------------------------------------------------
 
 struct SaveTensorsOptions {
-  // Writes safetensors. false: a file of torch.save, which Python opens with
+  // Write safetensors. false: write a file as torch.save does, which Python opens with
   // torch.load(weights_only=True). Default: true, unlike Accelerate.
   bool safe_serialization = true;
 };
 
-// The name of a single tensor in safetensors, where each has one. In a file of torch.save it stands
-// alone.
+// The name of a single tensor in safetensors, where every tensor has a name. In a file of
+// torch.save, a single tensor has none.
 inline constexpr const char* kSingleTensorName = "tensor";
 
-// Throws Error, and leaves what was there, for a tensor that cannot be stored (sparse, quantised,
-// without data), and if the disk cannot be written. Names of one tensor, and only those, share
-// their bytes in the file.
+// Throws Error, leaving an existing file unchanged, if a tensor cannot be stored (sparse,
+// quantised, without data) or the disk cannot be written. Names share their bytes in the file if
+// and only if they mean the same tensor.
 void save(const at::Tensor& tensor, const std::string& path,
           const SaveTensorsOptions& options = {});
 void save(const StateDict& tensors, const std::string& path,
           const SaveTensorsOptions& options = {});
 
-// A std::map of tensors. (A template, so that save({{"mean", mean}}, path) means the one above.)
+// Saves a std::map of tensors. (A template, so that save({{"mean", mean}}, path) calls the overload
+// above.)
 template <class Map>
 requires std::same_as<Map, std::map<std::string, at::Tensor>>
 void save(const Map& tensors, const std::string& path, const SaveTensorsOptions& options = {}) {
@@ -154,9 +152,9 @@ void save(const Map& tensors, const std::string& path, const SaveTensorsOptions&
   save(state, path, options);
 }
 
-// All tensors of a file, on the CPU: of safetensors, of torch.save in Python (a tensor, which gets
-// the name above, or a dict of tensors), or of torch::save of a module in C++. Names that share one
-// tensor in the file do so here.
+// All tensors of a file, on the CPU: of safetensors, of Python's torch.save (a tensor, which gets
+// the name above, or a dict of tensors), or of a module saved by C++'s torch::save. Names that
+// share one tensor in the file share one here.
 StateDict load_tensors(const std::string& path);
 
 }  // namespace accelerant

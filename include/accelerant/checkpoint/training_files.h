@@ -1,4 +1,5 @@
-// Single files of a training, to and from Python: the state of an optimizer and of a GradScaler.
+// Single files of a training run, to and from Python: the state of an optimizer and of a
+// GradScaler.
 //
 //   const optim::ParameterNames names(net->named_parameters());
 //   save_python_optimizer(adamw, names, "optimizer.bin");  // load_state_dict(torch.load(path))
@@ -9,11 +10,11 @@
 //
 //   load_torch_optimizer(adamw, "optimizer.pt");  // torch::save(adamw, "optimizer.pt") in C++
 //
-// Files are written whole or not at all, and Python opens them with torch.load(weights_only=True).
-// Of a file that is read nothing is executed. Everything in it is checked before anything is
-// changed; an Error names the file and lists what does not fit.
+// Files are written completely or not at all, and Python opens them with
+// torch.load(weights_only=True). Reading never executes anything in a file. Everything is checked
+// before anything changes; an Error names the file and lists all differences.
 //
-// For the whole state of a training see Accelerator::save_state.
+// For the whole state of a training run see Accelerator::save_state.
 #pragma once
 
 #include <string>
@@ -28,28 +29,30 @@ namespace accelerant {
 
 class GradScaler;
 
-// The state in Python's structure: of SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS. Tensors are
-// written for the CPU; Python's load_state_dict moves them to the parameters. In Python, load it
-// before a scheduler is made: the file has none of the entries that schedulers leave in the groups.
+// Writes the state in Python's structure, for SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS. Tensors
+// are written for the CPU; Python's load_state_dict moves them to the parameters. In Python, load
+// it before creating a scheduler: the file has none of the entries that schedulers add to the
+// groups.
 void save_python_optimizer(torch::optim::Optimizer& optimizer, const optim::ParameterNames& names,
                            const std::string& path);
 
-// Python's state knows parameters by number: the groups must be those of the Python program, with
-// the parameters in the same order, unless the groups have "param_names", which then decide.
+// Python's state identifies parameters by number, so the groups must be those of the Python
+// program, with the parameters in the same order. If the groups have "param_names", those decide
+// instead.
 void load_python_optimizer(torch::optim::Optimizer& optimizer, const optim::ParameterNames& names,
                            const std::string& path);
 
-// PyTorch's five keys; an empty dict, as in Python, if the scaler is disabled. Waits for the
-// device.
+// Writes PyTorch's five keys or, as in Python, an empty dict if the scaler is disabled. Waits for
+// the device.
 void save_python_scaler(const GradScaler& scaler, const std::string& path);
 
-// As GradScaler::load_state_dict: nothing happens when disabled, but for the file, which must be
-// readable.
+// Like GradScaler::load_state_dict. Does nothing if the scaler is disabled, but the file must still
+// be readable.
 void load_python_scaler(GradScaler& scaler, const std::string& path);
 
-// A file of libtorch's own torch::save(optimizer, path), since libtorch 1.5. Parameters are known
-// by number there, too. libtorch's torch::load takes states of other shapes and of other classes
-// without a word; here they are an Error.
+// Reads a file of libtorch's own torch::save(optimizer, path), since libtorch 1.5. It also
+// identifies parameters by number. libtorch's torch::load silently accepts states of other shapes
+// and classes; here they are an Error.
 void load_torch_optimizer(torch::optim::Optimizer& optimizer, const std::string& path);
 
 }  // namespace accelerant

@@ -1,5 +1,5 @@
-// Local SGD, as accelerate.LocalSGD: every process makes some steps on its own, without exchanging
-// gradients, then the parameters are averaged over all of them.
+// Local SGD, like accelerate.LocalSGD: every process takes several steps on its own, without
+// exchanging gradients; then the parameters are averaged over all processes.
 //
 //   dist::LocalSgd local_sgd(world, model.parameters(), {.steps = 8}, no_exchange);
 //   for (auto&& [data, target] : loader) {
@@ -9,9 +9,9 @@
 //   }
 //   local_sgd.finish();
 //
-// All processes must call step() equally often. Only parameters are averaged, neither buffers nor
-// the state of an optimizer. With one process nothing happens. The World is shared for as long as
-// it is used.
+// All processes must call step() equally often. Only parameters are averaged, not buffers or the
+// state of an optimizer. With one process nothing happens. The World is shared as long as it is
+// used.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,41 +25,41 @@ namespace accelerant::dist {
 
 class World;
 
-// Replaces each tensor by its mean over the processes, in place. Every process gives tensors of the
-// same shapes and types in the same order. They travel together, in one exchange for each type and
-// device (more above 256 MiB). Means of 16-bit tensors are taken in float32. With one process
+// Replaces each tensor by its mean over the processes, in place. Every process must pass tensors of
+// the same shapes and types in the same order. They travel together, in one exchange per type and
+// device (more above 256 MiB). Means of 16-bit tensors are computed in float32. With one process
 // nothing happens.
 void average_parameters(const World& world, const std::vector<at::Tensor>& parameters);
 
 struct LocalSgdOptions {
-  // How many calls of step() lie between two averages. Default: 8.
+  // The number of calls of step() between two averages. Default: 8.
   int64_t steps = 8;
 
-  // With false, gradients are exchanged as ever and nothing is averaged. Default: true.
+  // If false, gradients are exchanged as usual and nothing is averaged. Default: true.
   bool enabled = true;
 };
 
 class [[nodiscard]] LocalSgd {
  public:
-  // Ends the exchange of gradients for as long as the object it returns lives.
+  // Stops the exchange of gradients as long as the object it returns lives.
   using StopExchange = std::function<std::shared_ptr<void>()>;
 
   LocalSgd(std::shared_ptr<World> world, std::vector<at::Tensor> parameters,
            const LocalSgdOptions& options = {}, const StopExchange& stop_exchange = {});
 
-  // Calls finish(), unless an exception is leaving the scope: then the other processes may not be
-  // there to average with. An error of finish() is logged here; call it yourself to see it.
+  // Calls finish(), unless an exception is leaving the scope: the other processes may then not be
+  // there to average with. Errors of finish() are only logged here; call it yourself to get them.
   ~LocalSgd();
   LocalSgd(const LocalSgd&) = delete;
   LocalSgd& operator=(const LocalSgd&) = delete;
 
-  // After each batch. Averages at every `steps`-th call.
+  // Call it after each batch. Averages at every `steps`-th call.
   void step();
 
-  // Averages a last time; gradients are exchanged again. Calls after the first do nothing.
+  // Averages a last time and resumes the exchange of gradients. Calls after the first do nothing.
   void finish();
 
-  // Whether anything happens: enabled, with several processes, and not finished.
+  // Whether it is enabled, there are several processes, and finish() was not called.
   bool is_active() const { return is_active_; }
 
   int64_t num_steps() const { return num_steps_; }

@@ -1,4 +1,4 @@
-// What processes do in turn or each for its part: waiting for each other, dividing values, logging.
+// Coordination of processes: waiting for each other, taking turns, dividing values, logging.
 //
 //   dist::wait_for_everyone(world);
 //   auto dataset = dist::main_process_first(world, [&] { return load("data"); });  // fills a cache
@@ -6,7 +6,7 @@
 //   dist::log_on_main_process(world, LogLevel::info, "training starts");
 //   dist::log_in_order(world, LogLevel::info, "my shard has " + std::to_string(rows) + " rows");
 //
-// Everything here goes over the CPU: no GPU is touched.
+// Everything here runs over the CPU; GPUs are not involved.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,17 +28,17 @@ namespace accelerant::dist {
 
 // --- Waiting -------------------------------------------------------------------------------------
 
-// Returns when every process has called it. Throws Error on all of them if some do not come within
-// the World's timeout, or have died: it names those missing and how long it waited. `name` appears
-// in that.
+// Returns when every process has called it. Throws Error on all of them if some do not arrive
+// within the World's timeout, or have died; it names the missing ones and how long it waited. The
+// message contains `name`.
 void wait_for_everyone(const World& world, const std::string& name = {});
 
 namespace detail {
 
-// Waits until all have called it, those who go first when they are done. Throws Error if one
-// failed.
+// Waits until all have called it; processes that go first call it when they are done. Throws Error
+// if one failed.
 void await_turn(const World& world, const char* name);
-// This process went first and failed.
+// Reports that this process went first and failed.
 void report_failed_turn(const World& world, const char* name, std::exception_ptr error);
 
 template <class F>
@@ -66,16 +66,16 @@ auto take_turns(const World& world, const char* name, bool goes_first, F& f) {
 
 }  // namespace detail
 
-// Calls f on the main process, then on all others, and returns what it returns. For what one
-// process prepares and the others then find: a download, a cache. The others wait, at most for the
-// World's timeout. If f throws on the main process, the exception goes on there, and the others get
-// an Error with its message and do not call f.
+// Calls f on the main process, then on all others, and returns its result. Use it when one process
+// prepares something that the others then find: a download, a cache. The others wait for at most
+// the World's timeout. If f throws on the main process, the exception propagates there; the others
+// get an Error with its message and do not call f.
 template <class F>
 auto main_process_first(const World& world, F&& f) {
   return detail::take_turns(world, "main_process_first", world.environment().is_main_process(), f);
 }
 
-// The same with one process on each machine going first, where the machines share no files. All
+// The same, with one process on each machine going first, for machines that do not share files. All
 // wait until each of those is done.
 template <class F>
 auto local_main_process_first(const World& world, F&& f) {
@@ -85,8 +85,8 @@ auto local_main_process_first(const World& world, F&& f) {
 
 // --- Dividing values -----------------------------------------------------------------------------
 //
-// As Accelerate's split_between_processes does: in order, the first `length % num_processes`
-// processes getting one more than the others. Without padding some may get nothing.
+// Like Accelerate's split_between_processes: in order, with one more value for each of the first
+// `length % num_processes` processes. Without padding some may get nothing.
 
 // Part of a sequence: positions begin to end - 1, then the sequence's last element `padding` times.
 struct Part {
@@ -95,11 +95,11 @@ struct Part {
   int64_t padding = 0;
 };
 
-// The part of process `rank` of `num_processes`. With padding all parts have the same length; an
-// empty sequence has nothing to pad with and gives empty parts.
+// The part of process `rank` of `num_processes`. With padding, all parts have the same length; an
+// empty sequence has nothing to pad with, so its parts are empty.
 Part part_of(int64_t length, int64_t rank, int64_t num_processes, bool apply_padding);
 
-// Along the first dimension.
+// Splits along the first dimension.
 at::Tensor split_between(const at::Tensor& values, int64_t rank, int64_t num_processes,
                          bool apply_padding = false);
 
@@ -142,14 +142,15 @@ std::map<Key, T> split_between(const std::map<Key, T>& values, int64_t rank, int
 
 // --- Logging -------------------------------------------------------------------------------------
 //
-// By one process, or by all in the order of their ranks. What is logged with log() itself comes
-// from every process, whenever it likes.
+// Logs on one process, or on all in rank order. In contrast, log() itself logs on every process at
+// any time.
 
-// Only on the main process, as Accelerate's main_process_only=True; only on that of each machine.
+// Only on the main process, like Accelerate's main_process_only=True; or only on that of each
+// machine.
 void log_on_main_process(const World& world, LogLevel level, std::string_view message);
 void log_on_local_main_process(const World& world, LogLevel level, std::string_view message);
 
-// One process after the other, as Accelerate's in_order=True. All must call it, whatever they log.
+// One process after another, like Accelerate's in_order=True. All must call it, whatever they log.
 void log_in_order(const World& world, LogLevel level, std::string_view message);
 
 }  // namespace accelerant::dist

@@ -1,5 +1,5 @@
-// Batch normalisation whose statistics in training are those of the batches of all processes
-// together, as torch.nn.SyncBatchNorm, and also on CPUs.
+// Batch normalisation whose training statistics cover the batches of all processes, like
+// torch.nn.SyncBatchNorm, but also on CPUs.
 //
 //   struct NetImpl : torch::nn::Module {
 //     ...
@@ -7,16 +7,16 @@
 //   };
 //   dist::connect_sync_batch_norms(*net, world);   // Accelerator::prepare does this
 //
-// For input of any shape (N, C, ...). Each process may have another number of rows, also 0.
-// Parameters, buffers and their names are those of torch::nn::BatchNorm1d to 3d. Without a World,
-// or in one process, it is plain batch normalisation; eval mode never exchanges anything. All
-// processes must call it in training equally often and in the same order. Statistics are float32
-// for 16-bit input. Derivatives of second order are an Error.
+// For input of any shape (N, C, ...). The number of rows may differ between processes, and may be
+// 0. Parameters, buffers and their names are those of torch::nn::BatchNorm1d to 3d. Without a
+// World, or in one process, it is plain batch normalisation; eval mode never exchanges anything. In
+// training, all processes must call it equally often and in the same order. Statistics are float32
+// for 16-bit input. Second derivatives are an Error.
 //
 // A module does not keep its World alive: training after the World has ended is an Error.
 //
-// This header needs torch::nn::Module, and so costs most of what torch/torch.h costs: accelerant.h
-// does not include it.
+// This header needs torch::nn::Module and so takes almost as long to compile as torch/torch.h:
+// accelerant.h does not include it.
 #pragma once
 
 #include <torch/nn/cloneable.h>
@@ -38,15 +38,15 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
                              const std::shared_ptr<World>& world = nullptr);
 
-  // Uses the very tensors of a torch::nn::BatchNorm1d to 3d, so an optimizer that has them stays
-  // right.
+  // Shares the tensors of a torch::nn::BatchNorm1d to 3d, so an optimizer that holds them stays
+  // valid.
   template <class BatchNormImpl>
   static std::shared_ptr<SyncBatchNormImpl> sharing(const BatchNormImpl& original,
                                                     const std::shared_ptr<World>& world);
 
   at::Tensor forward(const at::Tensor& input);
 
-  // Whose processes it works with from now on; nullptr: this process alone.
+  // The processes to work with from now on; nullptr: this process alone.
   void set_world(const std::shared_ptr<World>& world);
 
   void reset() override;
@@ -88,17 +88,17 @@ std::shared_ptr<SyncBatchNormImpl> SyncBatchNormImpl::sharing(const BatchNormImp
                             original.is_training(), world));
 }
 
-// Gives the World to every SyncBatchNorm in a module. Returns how many there are.
+// Sets the World of every SyncBatchNorm in a module. Returns how many there are.
 int64_t connect_sync_batch_norms(torch::nn::Module& module, const std::shared_ptr<World>& world);
 
 // Replaces every BatchNorm1d, 2d and 3d in a module by a SyncBatchNorm with the same tensors, and
-// connects those that are already there. Returns how many were replaced.
+// connects existing ones. Returns how many were replaced.
 //
-// It can reach what libtorch's containers hold, at any depth: torch::nn::Sequential, ModuleList and
-// ModuleDict. It cannot reach a member like `torch::nn::BatchNorm2d norm`: such a member keeps its
-// module and its type whatever is registered in its place. If there is one, nothing is changed and
-// an Error names it; declare it as `SyncBatchNorm norm` instead. Pointers to a replaced module that
-// the program has kept still mean the old one.
+// It can reach modules inside libtorch's containers at any depth: torch::nn::Sequential, ModuleList
+// and ModuleDict. It cannot reach a member such as `torch::nn::BatchNorm2d norm`: such a member
+// keeps its module and its type, whatever is registered in its place. If there is one, nothing
+// changes and an Error names it; declare it as `SyncBatchNorm norm` instead. Pointers to a replaced
+// module that the program kept still refer to the old one.
 //
 // Without a World, Accelerator::prepare connects them.
 int64_t convert_sync_batchnorm(torch::nn::Module& module,

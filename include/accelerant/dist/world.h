@@ -1,11 +1,12 @@
-// The processes of a run and what connects them: a store for keys and values, a group for the
-// training's tensors, and a group of its own for control messages.
+// The processes of a run and what connects them: a key-value store, a group for the tensors of
+// training, and a separate group for control messages.
 //
 //   auto world = dist::World::join(dist::Environment::detect());
 //   if (world->rank() == 0) ...
 //
-// An Accelerator makes one and owns it. The groups end with the World: it must be gone before main
-// returns. Every process must make its Worlds, and all exchanges through one, in the same order.
+// An Accelerator creates and owns one. The groups end with the World, which must be destroyed
+// before main returns. Every process must create its Worlds, and make all exchanges through one, in
+// the same order.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -21,8 +22,8 @@ namespace accelerant::dist {
 
 class World {
  public:
-  // Waits until all processes have come. With one process nothing is connected. `device` is what
-  // the training runs on. Throws Error if a process does not come in time, naming it.
+  // Waits until all processes have joined. With one process nothing is connected. `device` is the
+  // device to train on. Throws an Error that names the missing processes if not all join in time.
   static std::shared_ptr<World> join(const Environment& environment,
                                      const ProcessGroupOptions& options = {},
                                      c10::Device device = c10::Device(c10::DeviceType::CPU));
@@ -35,13 +36,13 @@ class World {
   int64_t size() const { return environment_.num_processes; }
   c10::Device device() const { return device_; }
   std::chrono::milliseconds timeout() const { return options_.timeout; }
-  // Whether the processes compare what they do before every exchange: ProcessGroupOptions::debug.
+  // Whether processes compare what they do before every exchange; see ProcessGroupOptions::debug.
   bool is_debug() const { return is_debug_; }
 
   // Whether there are groups: with several processes, until close().
   bool is_connected() const;
 
-  // Ends the groups. Exchanges after that are an Error.
+  // Ends the groups. Later exchanges throw Error.
   void close();
 
  private:

@@ -6,17 +6,16 @@
 //   std::span<const std::byte> bytes = file.view("lm_head.weight");   // no copy
 //   file.read_slice("embed.weight", {{.begin = 0, .end = 1000}}, target);   // the first 1000 rows
 //
-// Opening reads and checks the header; tensors are read when asked for. A file is taken only if all
-// of it is right: the reference implementation's rules, and stricter where that lets dubious
-// files pass (a name twice, a size that overflows beside a zero, more than 64 dimensions). Nothing
-// in a file makes the reader allocate more than a small multiple of the header's true size.
+// Opening reads and checks the header; tensors are read on request. A file is accepted only if all
+// of it is valid, by the rules of the reference implementation and some stricter ones: no duplicate
+// names, no sizes that overflow beside a zero, at most 64 dimensions. Nothing in a file can make
+// the reader allocate more than a small multiple of the header's true size.
 //
-// A SafetensorsFile owns the open file and the mapping; it moves, and does not copy. Views live as
-// long as it, also after it has moved. All const methods may be called from several threads at
-// once.
+// A SafetensorsFile owns the open file and the mapping. It can be moved but not copied. Views stay
+// valid as long as the object lives, even after a move. All const methods are thread-safe.
 //
-// Bytes in a file are little-endian, and need not be aligned for their type: copy elements out of a
-// view with memcpy unless the address happens to be aligned.
+// The bytes in a file are little-endian and may not be aligned for their type: copy elements out of
+// a view with memcpy unless the address happens to be aligned.
 #pragma once
 
 #include <array>
@@ -39,8 +38,8 @@ namespace accelerant::format {
 //   dtype_bits(DType::f6_e2m3);    // 6: some types are smaller than a byte
 //   byte_size(DType::f4, shape);   // empty if the shape does not fill whole bytes, or is too large
 //
-// In the order of the reference implementation, which is the order of alignment: a writer puts the
-// last ones first.
+// In the order of the reference implementation, which is by alignment: a writer puts the last ones
+// first.
 enum class DType : std::uint8_t {
   boolean,      // BOOL, one byte
   f4,           // F4 (E2M1), two in a byte
@@ -74,7 +73,7 @@ std::array<DType, dtype_count> all_dtypes();
 // The name in files, for example "F32".
 std::string_view dtype_name(DType dtype);
 
-// The type of that name; empty if there is none. Case matters.
+// The type with that name; empty if there is none. Case matters.
 std::optional<DType> dtype_from_name(std::string_view name);
 
 // The size of one element, in bits.
@@ -83,11 +82,11 @@ unsigned dtype_bits(DType dtype);
 // Why a shape has no size in bytes.
 enum class SizeProblem {
   negative,   // a dimension below zero
-  overflow,   // too many elements to count, also where another dimension is zero
+  overflow,   // too many elements to count, even if another dimension is zero
   misaligned  // the elements do not fill whole bytes
 };
 
-// The bytes of a tensor; `problem`, where given, says why there is no such number.
+// The size of a tensor in bytes; empty if there is none. `problem`, if given, then says why.
 std::optional<std::uint64_t> byte_size(DType dtype, std::span<const std::int64_t> shape,
                                        SizeProblem* problem = nullptr);
 
@@ -100,20 +99,20 @@ inline constexpr std::uint64_t largest_header = 100'000'000;
 // The most dimensions a tensor may have.
 inline constexpr std::size_t largest_rank = 64;
 
-// What the header of a file says about a tensor.
+// What a file's header says about a tensor.
 struct TensorInfo {
-  std::string name = {};                 // any UTF-8 text: never take it for a path
-  DType dtype = DType::f32;              // of an element
+  std::string name = {};                 // any UTF-8 text: never use it as a path
+  DType dtype = DType::f32;              // type of an element
   std::vector<std::int64_t> shape = {};  // row-major; empty for a scalar
-  std::uint64_t begin = 0;               // of its bytes, counted from the end of the header
-  std::uint64_t end = 0;                 // one past the last
+  std::uint64_t begin = 0;               // first byte, counted from the end of the header
+  std::uint64_t end = 0;                 // one past the last byte
 
   std::uint64_t bytes() const { return end - begin; }
 
   bool operator==(const TensorInfo&) const = default;
 };
 
-// A part of one dimension: the elements from `begin` up to, without, `end`.
+// A part of one dimension: the elements from `begin` up to, but not including, `end`.
 struct DimRange {
   static constexpr std::int64_t to_the_end = std::numeric_limits<std::int64_t>::max();
 
@@ -122,64 +121,64 @@ struct DimRange {
 };
 
 enum class FileAccess {
-  map,   // the file is mapped: view() works. It must not shrink while mapped: touching bytes that
-         // are gone ends the process
+  map,   // the file is mapped: view() works. The file must not shrink meanwhile: touching bytes
+         // that are gone ends the process
   read,  // nothing is mapped: only the read functions work
 };
 
 struct OpenOptions {
-  // How bytes are reached. Default: mapped. The read functions do not use that mapping: they report
-  // a file that has become shorter since it was opened as an Error.
+  // How bytes are accessed. Default: mapped. The read functions do not use the mapping: they throw
+  // Error if the file has shrunk since it was opened.
   FileAccess access = FileAccess::map;
 };
 
 class SafetensorsFile {
  public:
-  // Throws Error, which names the file, the tensor and the reason, for a file that cannot be read
-  // or is not a valid safetensors file.
+  // Throws Error, which names the file, the tensor and the reason, if the file cannot be read or is
+  // not a valid safetensors file.
   static SafetensorsFile open(const std::string& path, const OpenOptions& options = {});
 
-  // The same for a file in memory, which is borrowed: it must outlive the result. `label` stands
-  // for the file's name in errors.
+  // The same for a file in memory, which is borrowed: it must outlive the result. Errors call the
+  // file `label`.
   static SafetensorsFile parse(std::span<const std::byte> bytes, std::string label = "memory");
 
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&&) noexcept;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
-  // The tensors in the order of their data, in which reading them is fastest.
+  // The tensors in the order of their data, which is the fastest order to read them in.
   const std::vector<TensorInfo>& tensors() const;
 
-  // Their names in that order.
+  // Their names, in the same order.
   std::vector<std::string_view> names() const;
 
-  // The tensor of that name; if there is none, find() gives nullptr and info() throws Error.
+  // The tensor with that name. If there is none, find() returns nullptr and info() throws Error.
   const TensorInfo* find(std::string_view name) const;
   const TensorInfo& info(std::string_view name) const;
 
-  // The file's free text; empty also where it has none.
+  // The file's free text; empty if it has none.
   const Metadata& metadata() const;
 
-  // Whether the file has an entry for free text, be it empty.
+  // Whether the file has an entry for free text, even an empty one.
   bool has_metadata() const;
 
   // The path, or the label.
   const std::string& label() const;
 
-  // The bytes of a tensor where they are. Throws Error if the file was opened with
+  // The bytes of a tensor, without a copy. Throws Error if the file was opened with
   // FileAccess::read.
   std::span<const std::byte> view(std::string_view name) const;
 
   // Copies a tensor to `target`, which must have exactly its size.
   void read(std::string_view name, std::span<std::byte> target) const;
 
-  // Copies the bytes of a tensor from `offset` on, as many as `target` has: for tensors that go
+  // Copies as many bytes of a tensor as `target` has, starting at `offset`. For tensors that go
   // through a small buffer, for example on the way to a GPU.
   void read_part(std::string_view name, std::uint64_t offset, std::span<std::byte> target) const;
 
-  // Copies a part of a tensor to `target`, which must have exactly slice_bytes(). One range for
-  // each dimension, from the first; missing ones mean the whole dimension. Ranges outside of the
-  // tensor are an Error, and so are parts that do not begin and end at whole bytes (F4 and F6).
+  // Copies a part of a tensor to `target`, whose size must be exactly slice_bytes(). Give one range
+  // per dimension, from the first; missing ones mean the whole dimension. Throws Error for ranges
+  // outside the tensor, and for parts that do not begin and end at whole bytes (F4 and F6).
   void read_slice(std::string_view name, const std::vector<DimRange>& ranges,
                   std::span<std::byte> target) const;
   std::vector<std::int64_t> slice_shape(std::string_view name,

@@ -1,4 +1,4 @@
-// Writes safetensors files, byte for byte as the reference implementation does, without torch.
+// Writes safetensors files, byte for byte like the reference implementation, without torch.
 //
 //   std::vector<TensorToWrite> tensors;
 //   tensors.push_back({.name = "weight", .dtype = DType::f32, .shape = {2, 3}, .data = bytes});
@@ -6,9 +6,9 @@
 //                      .produce = [&](ByteSink& sink) { ... sink.write(piece) ... }});
 //   save_safetensors("model.safetensors", std::move(tensors), Metadata{{"format", "pt"}});
 //
-// Tensors are laid out by type and name, so equal tensors give equal files, whatever order they are
-// given in, and every tensor is aligned for its type. Everything is checked before the first byte
-// is written: names (UTF-8, not twice, not "__metadata__"), sizes, the length of the header.
+// Tensors are laid out by type and name, so equal tensors give equal files in whatever order they
+// are passed, and every tensor is aligned for its type. Everything is checked before the first byte
+// is written: names (UTF-8, unique, not "__metadata__"), sizes, the length of the header.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@
 namespace accelerant::format {
 
 struct TensorToWrite {
-  // Any UTF-8 text but "__metadata__".
+  // Any UTF-8 text except "__metadata__".
   std::string name = {};
 
   // The type of an element.
@@ -34,40 +34,40 @@ struct TensorToWrite {
   // Row-major; empty for a scalar.
   std::vector<std::int64_t> shape = {};
 
-  // The bytes, little-endian: exactly as many as shape and dtype say. Borrowed until written.
+  // The bytes, little-endian; exactly as many as shape and dtype need. Borrowed until written.
   std::span<const std::byte> data = {};
 
-  // Or a function that writes these bytes to the sink, in pieces of any size, when their turn
-  // comes: a tensor on a GPU need not be copied whole. Called once in each write().
+  // Alternatively, a function that writes these bytes to the sink when their turn comes, in pieces
+  // of any size, so a tensor on a GPU need not be copied whole. Called once per write().
   std::function<void(ByteSink& sink)> produce = {};
 };
 
 class SafetensorsWriter {
  public:
-  // Plans the file and checks everything; throws Error that names the tensor. With `metadata`
-  // absent the file has no entry for it, with an empty one it has an empty entry.
+  // Plans the file and checks everything; throws Error, which names the tensor. Without `metadata`
+  // the file has no metadata entry; with an empty one it has an empty entry.
   explicit SafetensorsWriter(std::vector<TensorToWrite> tensors,
                              const std::optional<Metadata>& metadata = std::nullopt);
 
-  // The size of the file to be written, in bytes.
+  // The size of the resulting file, in bytes.
   std::uint64_t file_size() const { return file_size_; }
 
-  // The tensors as they will lie in the file.
+  // The tensors as they will be laid out in the file.
   std::vector<TensorInfo> layout() const;
 
-  // Writes the file. A `produce` that gives more or fewer bytes than its tensor has is an Error;
-  // the sink has then got a part of the file.
+  // Writes the file. Throws Error if a `produce` writes more or fewer bytes than its tensor has;
+  // the sink has then received part of the file.
   void write(ByteSink& sink) const;
 
  private:
   std::vector<TensorToWrite> tensors_;  // in the order of the file
-  std::vector<std::uint64_t> sizes_;    // of these, in bytes
-  std::string header_;                  // with its length in front
+  std::vector<std::uint64_t> sizes_;    // their sizes in bytes
+  std::string header_;                  // preceded by its length
   std::uint64_t file_size_ = 0;
 };
 
-// Writes a file that appears whole or not at all (AtomicFile). Throws Error; an old file of that
-// name then stays as it was.
+// Writes a file that appears complete or not at all. After an Error, an existing file of that name
+// is unchanged.
 void save_safetensors(const std::string& path, std::vector<TensorToWrite> tensors,
                       const std::optional<Metadata>& metadata = std::nullopt);
 

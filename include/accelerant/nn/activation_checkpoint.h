@@ -1,32 +1,32 @@
-// Activation checkpointing: a part of a model that keeps nothing for backward but its inputs, and
-// runs its forward once more when backward comes. It costs the time of that forward and saves the
-// memory of all that lies between.
+// Activation checkpointing: a part of a model keeps only its inputs for backward, and repeats its
+// forward when backward needs the rest. It trades the time of that forward for the memory of
+// everything in between.
 //
 //   torch::Tensor forward(torch::Tensor x) {
 //     for (auto& block : blocks_) x = accelerant::nn::checkpoint(block, x);
 //     return accelerant::nn::checkpoint([this](torch::Tensor h) { return head(h); }, x);
 //   }
 //
-// The meaning is that of torch.utils.checkpoint.checkpoint(use_reentrant=False) in Python. It has
-// nothing to do with the checkpoints on disk that save_state() writes.
+// The meaning is that of torch.utils.checkpoint.checkpoint(use_reentrant=False) in Python. It is
+// unrelated to the checkpoints on disk that save_state() writes.
 //
-// - The function may be a module. Inputs may be nested (accelerant/tensor/nested.h), and so may
-//   results; numbers and strings are passed on.
-// - Parameters that the function uses get their gradients, also when no input needs one. All that
-//   autograd offers works: gradients of a part, retain_graph, gradients of gradients, checkpoints
-//   inside of checkpoints, and data-parallel models, whose gradients are exchanged as ever.
-// - The second forward sees the random numbers and the autocast of the first, so dropout drops the
-//   same.
-// - Without gradients (at::NoGradGuard) the function is just called.
+// - The function may be a module. Inputs and results may be nested (accelerant/tensor/nested.h);
+//   numbers and strings are passed on.
+// - Parameters that the function uses get their gradients even if no input needs one. All of
+//   autograd works: gradients of a part, retain_graph, gradients of gradients, nested checkpoints,
+//   and data-parallel models, whose gradients are exchanged as usual.
+// - The second forward sees the random numbers and the autocast state of the first, so dropout
+//   drops the same elements.
+// - Without gradients (at::NoGradGuard) the function is simply called.
 //
-// The function is copied and called again in backward, by the thread that runs backward: what it
-// captures by reference must live until then. It must do the same for the same inputs; what it does
-// besides its result, it does twice. A torch::nn::BatchNorm, for one, counts the batch twice in its
-// running statistics, as in Python; ask is_recomputing() where that matters. Put checkpoints inside
-// of a model, not around one that prepare() returned.
+// The function is copied and called again in backward, by the thread that runs backward: anything
+// it captures by reference must live until then. It must do the same for the same inputs, and its
+// side effects happen twice. For example, a torch::nn::BatchNorm counts the batch twice in its
+// running statistics, as in Python; call is_recomputing() where that matters. Put checkpoints
+// inside a model, not around one that prepare() returned.
 //
-// It needs libtorch's own autograd engine: inside of a Python process, which has another, it is an
-// Error.
+// It needs libtorch's own autograd engine. Inside a Python process, which uses another engine, it
+// throws Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,18 +46,19 @@
 namespace accelerant::nn {
 
 struct CheckpointOptions {
-  // The second forward draws the random numbers of the first, on the CPU and on the GPUs that this
-  // process uses. Off, it saves the copying of the generators' states, for functions that draw
-  // none. Default: true.
+  // The second forward draws the same random numbers as the first, on the CPU and on the GPUs that
+  // this process uses. Turn it off for functions that draw none, to avoid copying the states of the
+  // generators. Default: true.
   bool preserve_rng_state = true;
 
-  // Shapes, types and devices of what the second forward computes are compared with those of the
-  // first, and parameters must not have changed in between; a difference is an Error. Default:
-  // true.
+  // Compare shapes, types and devices of what the second forward computes with those of the first,
+  // and check that parameters have not changed in between; throws Error if something differs.
+  // Default: true.
   bool determinism_check = true;
 
-  // The second forward ends as soon as it has made all that backward needs, in the middle of the
-  // function. Switch it off for a function whose end must be reached both times. Default: true.
+  // End the second forward, in the middle of the function, as soon as it has computed everything
+  // that backward needs. Turn it off for a function that must reach its end both times. Default:
+  // true.
   bool early_stop = true;
 };
 
@@ -72,8 +73,8 @@ class CheckpointFrame;
 
 bool records_gradients();
 
-// While it lives, what autograd of this thread saves is not kept but recomputed by `run_again`,
-// which gets `inputs` in their order.
+// While it lives, tensors that autograd saves in this thread are not kept. `run_again`, which gets
+// `inputs` in order, recomputes them.
 class [[nodiscard]] CheckpointScope {
  public:
   using Function = std::function<void(const std::vector<at::Tensor>&)>;
@@ -89,10 +90,10 @@ class [[nodiscard]] CheckpointScope {
   SavedTensorHookSource* outer_;
 };
 
-// Throws the Error if `segments` is not from 1 to `modules`.
+// Throws Error unless `segments` is between 1 and `modules`.
 void check_segments(int64_t segments, std::size_t modules);
 
-// Modules and pointers to them are called by their forward, everything else as a function.
+// Calls modules and pointers to them by their forward, everything else as a function.
 template <class F, class... Arguments>
 decltype(auto) call(F& function, const Arguments&... arguments) {
   if constexpr (requires { function->forward(arguments...); }) {
@@ -104,7 +105,7 @@ decltype(auto) call(F& function, const Arguments&... arguments) {
   }
 }
 
-// The parts of a container of modules, or of the one that a module holder holds.
+// The parts of a container of modules, or of the container inside a module holder.
 template <class Modules>
 auto parts_of(Modules& modules) {
   const auto collect = [](auto& container) {
@@ -120,7 +121,7 @@ auto parts_of(Modules& modules) {
 
 }  // namespace detail
 
-// Calls function(inputs...) and returns what it returns. What its forward computed is not kept for
+// Calls function(inputs...) and returns its result, without keeping intermediate results for
 // backward.
 template <class F, class... Inputs>
 auto checkpoint(const CheckpointOptions& options, F&& function, const Inputs&... inputs) {
@@ -131,7 +132,7 @@ auto checkpoint(const CheckpointOptions& options, F&& function, const Inputs&...
   if (!detail::records_gradients()) return detail::call(function, inputs...);
 
   const std::tuple<std::decay_t<Inputs>...> given(inputs...);
-  // The tensors go where outer checkpoints see them; all else stays here.
+  // The tensors are passed where outer checkpoints see them; everything else stays here.
   const detail::CheckpointScope scope(
       options, accelerant::detail::tensors_in(given),
       [kept = std::decay_t<F>(function),
@@ -148,10 +149,10 @@ requires(!std::is_same_v<std::remove_cvref_t<F>, CheckpointOptions>) auto checkp
   return checkpoint(CheckpointOptions{}, std::forward<F>(function), inputs...);
 }
 
-// Runs modules one after the other, in `segments` groups of about the same number; each group but
-// the last, whose backward comes at once, is a checkpoint. `modules` is a torch::nn::Sequential or
-// a container of modules or functions that take and return a Value (a tensor, as a rule). An Error
-// if `segments` is not from 1 to the number of modules.
+// Runs modules one after another, in `segments` groups of about equal size. Each group is a
+// checkpoint, except the last one, whose backward comes at once. `modules` is a
+// torch::nn::Sequential, or a container of modules or functions that take and return a Value
+// (usually a tensor). Throws Error unless `segments` is between 1 and the number of modules.
 template <class Modules, class Value>
 Value checkpoint_sequential(Modules& modules, int64_t segments, const Value& input,
                             const CheckpointOptions& options = {}) {

@@ -1,18 +1,17 @@
-// A drop-in for torch::nn::Linear that is as fast in C++ as in Python.
+// A drop-in replacement for torch::nn::Linear that is as fast in C++ as in Python.
 //
 //   accelerant::nn::Linear head(768, 3072);
 //   auto y = head->forward(x);  // x of any shape (..., 768)
 //
-// torch::nn::Linear multiplies and then adds the bias in a second pass over the output unless its
-// input has two dimensions; this one calls at::linear, which does both at once, as Python's
-// nn.Linear does. Everything else is torch::nn::Linear, which it derives from: options, names and
-// initialisation of the parameters, files of weights, and code that looks for
-// `module->as<torch::nn::Linear>()`. Only `forward`, which is not virtual, is new, so it counts
-// where the type is known to be this one: a member, a variable, an element of a
-// torch::nn::Sequential.
+// torch::nn::Linear multiplies, and then adds the bias in a second pass over the output unless its
+// input has two dimensions. This one calls at::linear, which does both at once, like Python's
+// nn.Linear. Everything else comes from its base class torch::nn::Linear: options, names and
+// initialisation of the parameters, weight files, and code that looks for
+// `module->as<torch::nn::Linear>()`. Only `forward` is new. It is not virtual, so it takes effect
+// where the type is statically known: a member, a variable, an element of a torch::nn::Sequential.
 //
-// This header needs torch::nn::Module, and so costs most of what torch/torch.h costs: accelerant.h
-// does not include it.
+// This header needs torch::nn::Module and so takes almost as long to compile as torch/torch.h:
+// accelerant.h does not include it.
 #pragma once
 
 #include <torch/nn/modules/linear.h>

@@ -1,9 +1,9 @@
 // Gradient clipping, with the meaning of torch.nn.utils.clip_grad_norm_ and its relatives.
 //
-// Unlike torch::nn::utils in C++, nothing here waits for the device (but error_if_nonfinite, and
-// gradients on several devices with the first on the CPU), and the norm of 16-bit gradients is made
-// in float32. Parameters without a gradient are passed over;
-// gradients may lie on several devices and be sparse.
+// Unlike torch::nn::utils in C++, nothing here waits for the device (except error_if_nonfinite, and
+// gradients on several devices with the first on the CPU), and the norm of 16-bit gradients is
+// computed in float32. Parameters without a gradient are skipped; gradients may be on several
+// devices and may be sparse.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,24 +11,25 @@
 namespace accelerant {
 
 struct NormOptions {
-  // The p of the p-norm: any number, also infinity (the largest element), 0 and below.
+  // The p of the p-norm: any number, including infinity (the largest element), 0 and negative ones.
+  // Default: 2.
   double norm_type = 2.0;
 
-  // Throw Error when the norm is inf or nan. Costs a wait for the device.
+  // Throw Error if the norm is inf or nan. Waits for the device. Default: false.
   bool error_if_nonfinite = false;
 };
 
 // The norm of all elements of all tensors together: zero-dimensional, on the first tensor's device,
-// float32 (float64 if a tensor is). Zero for an empty list.
+// in float32 (float64 if a tensor is). Zero for an empty list.
 at::Tensor get_total_norm(at::TensorList tensors, const NormOptions& options = {});
 
-// The limits max_norm and clip_value below are 0 or more, else an Error.
+// max_norm and clip_value below must be 0 or more; otherwise the functions throw Error.
 
-// Scales the gradients by max_norm / (total_norm + 1e-6) where that is below 1.
+// Scales the gradients by max_norm / (total_norm + 1e-6) if that is below 1.
 void clip_grads_with_norm_(at::TensorList parameters, double max_norm,
                            const at::Tensor& total_norm);
 
-// Both: makes the norm of all gradients at most max_norm and returns the norm before.
+// Both: limits the norm of all gradients to max_norm and returns the norm before.
 at::Tensor clip_grad_norm_(at::TensorList parameters, double max_norm,
                            const NormOptions& options = {});
 

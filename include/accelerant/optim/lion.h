@@ -1,5 +1,5 @@
 // Lion ("evolved sign momentum", Chen et al. 2023), which libtorch lacks: half the memory of Adam,
-// and steps of one size in every element.
+// and steps of equal size in every element.
 //
 //   using accelerant::optim::Lion, accelerant::optim::LionOptions;
 //   Lion lion(net->parameters(), LionOptions(1e-4).weight_decay(0.1));
@@ -27,13 +27,13 @@ struct LionOptions : public torch::optim::OptimizerCloneableOptions<LionOptions>
 
   LionOptions(double lr = 1e-4);  // NOLINT(google-explicit-constructor): as torch's own
 
-  // The size of a step in every element. 0 or more.
+  // The size of a step in every element. At least 0. Default: 1e-4.
   TORCH_ARG(double, lr) = 1e-4;
 
-  // How much of the average counts in the update, and how much of it is kept. In [0, 1).
+  // The weight of the average in the update, and its decay. In [0, 1). Default: 0.9 and 0.99.
   TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.99);
 
-  // Decoupled, as AdamW's. 0 or more.
+  // Decoupled, as in AdamW. At least 0. Default: 0.
   TORCH_ARG(double, weight_decay) = 0;
 
  public:
@@ -59,7 +59,7 @@ class Lion : public torch::optim::Optimizer {
                 const LionOptions& defaults = {});
   explicit Lion(std::vector<at::Tensor> parameters, const LionOptions& defaults = {});
 
-  // Sparse gradients are an Error.
+  // Throws Error for sparse gradients.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   void save(torch::serialize::OutputArchive& archive) const override;

@@ -1,5 +1,5 @@
-// Schedulers, which set the learning rate of an optimizer: LrScheduler by a schedule
-// (lr_schedule.h), ReduceLrOnPlateau when a metric has stopped improving.
+// Schedulers set the learning rate of an optimizer: LrScheduler by a schedule (lr_schedule.h),
+// ReduceLrOnPlateau when a metric has stopped improving.
 //
 //   auto scheduler = accelerant::optim::cosine_with_warmup(
 //       optimizer, {.warmup_steps = 100, .total_steps = 1000});
@@ -9,7 +9,7 @@
 //     scheduler.step();  // after each update of the optimizer
 //   }
 //
-// The optimizer is borrowed and must outlive the scheduler. A scheduler belongs to one thread at a
+// The optimizer is borrowed and must outlive the scheduler. Use a scheduler from one thread at a
 // time.
 #pragma once
 
@@ -29,53 +29,53 @@ class StepResult;
 
 namespace accelerant::optim {
 
-// Applies a schedule. Making one takes the rates of all param groups as their base rates, and sets
-// the rate of step 0 at once; a warm-up starts at 0. So an optimizer gets one scheduler: for
-// several schedules use Chained or Sequential.
+// Applies a schedule. The constructor takes the current rates of all param groups as their base
+// rates, and sets the rate of step 0 at once; a warm-up starts at 0. So use one scheduler per
+// optimizer; for several schedules use Chained or Sequential.
 class LrScheduler {
  public:
-  // Throws Error if the schedule does not fit the optimizer: a list of the wrong length, or a
-  // momentum to set where the optimizer has none.
+  // Throws Error if the schedule does not match the optimizer: a list of the wrong length, or a
+  // momentum for an optimizer that has none.
   LrScheduler(torch::optim::Optimizer& optimizer, LrSchedule schedule);
 
-  // Goes on by one step and sets the rates. A group that was added to the optimizer since then
-  // enters with its own rate as base rate.
+  // Advances by one step and sets the rates. A group added to the optimizer since then enters with
+  // its own rate as base rate.
   void step();
 
-  // Goes on by several steps, 0 or more, at once.
+  // Advances by `count` steps at once; at least 0.
   void step(int64_t count);
 
-  // Goes on by one step if the optimizer was updated, and stays if the update was skipped or not
-  // due:
+  // Advances by one step if the optimizer was updated; does nothing if the update was skipped or
+  // not due:
   //   scheduler.step(scaler.step(optimizer));
-  // Waits for the device where the decision was made there.
+  // Waits for the device if the decision was made there.
   void step(const StepResult& result);
 
-  // The number of the step in force; 0 at first.
+  // The current step; initially 0.
   int64_t last_step() const { return last_step_; }
 
-  // The rates in force, one for each group.
+  // The current rates, one per group.
   const std::vector<double>& get_last_lr() const { return last_lrs_; }
 
-  // The rates at any step, 0 or more, one for each group.
+  // The rates at any step, at least 0; one per group.
   std::vector<double> rates_at(int64_t step) const;
 
-  // The rates that the schedule starts from, one for each group.
+  // The rates that the schedule starts from, one per group.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
 
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
   const LrSchedule& schedule() const { return schedule_; }
 
-  // The keys last_epoch, base_lrs and _last_lr, as in PyTorch. The schedule itself is not part of
-  // it: it comes from the program. Include <nlohmann/json.hpp> to use it.
+  // The keys last_epoch, base_lrs and _last_lr, as in PyTorch. The schedule itself is not included:
+  // it comes from the program. Include <nlohmann/json.hpp> to use it.
   nlohmann::json state_dict() const;
 
-  // Takes a state written here or by a scheduler of PyTorch that has those keys, and sets the rates
-  // that the schedule has at that step. Values are checked before any is taken.
+  // Loads a state written here or by a PyTorch scheduler with those keys, and sets the schedule's
+  // rates for that step. Checks all values before applying any.
   void load_state_dict(const nlohmann::json& state);
 
  private:
-  // Sets rates and momentum of a step; what can be refused is refused before anything is changed.
+  // Sets rates and momentum of a step; throws before changing anything.
   void apply(int64_t step, std::vector<double> base_lrs);
   std::vector<double> rates_at(int64_t step, const std::vector<double>& base_lrs) const;
 
@@ -86,7 +86,7 @@ class LrScheduler {
   std::vector<double> last_lrs_;
 };
 
-// --- One function for each kind ------------------------------------------------------------------
+// --- One function per kind ------------------------------------------------------------------
 
 inline LrScheduler constant(torch::optim::Optimizer& optimizer) { return {optimizer, Constant{}}; }
 
@@ -101,7 +101,7 @@ struct MakeScheduler {
 
 }  // namespace detail
 
-// All are called as cosine_with_warmup(optimizer, {.warmup_steps = 100, .total_steps = 1000}).
+// Call them like cosine_with_warmup(optimizer, {.warmup_steps = 100, .total_steps = 1000}).
 inline constexpr detail::MakeScheduler<ConstantWithWarmup> constant_with_warmup{};
 inline constexpr detail::MakeScheduler<LinearWithWarmup> linear_with_warmup{};
 inline constexpr detail::MakeScheduler<CosineWithWarmup> cosine_with_warmup{};
@@ -119,30 +119,32 @@ inline constexpr detail::MakeScheduler<Chained> chained{};
 inline constexpr detail::MakeScheduler<Sequential> sequential{};
 
 struct ReduceLrOnPlateauOptions {
-  // What is better: a lower metric, such as a loss, or a higher one, such as an accuracy.
+  // Which is better: a lower metric, such as a loss, or a higher one, such as an accuracy. Default:
+  // lower.
   enum class Mode { min, max };
   Mode mode = Mode::min;
 
-  // The rate is multiplied by this. 0 or more, less than 1.
+  // The rate is multiplied by this. At least 0, less than 1. Default: 0.1.
   double factor = 0.1;
 
-  // Calls of step() without improvement that are let pass; the next one lowers the rate.
+  // Calls of step() without improvement to tolerate; the next one lowers the rate. Default: 10.
   int64_t patience = 10;
 
-  // By how much the metric must be better than the best to count as improved.
+  // By how much the metric must exceed the best to count as an improvement. Default: 1e-4.
   double threshold = 1e-4;
 
-  // What the threshold is: a part of the best value, or an amount.
+  // Whether the threshold is a fraction of the best value or an absolute amount. Default: relative.
   enum class ThresholdMode { relative, absolute };
   ThresholdMode threshold_mode = ThresholdMode::relative;
 
-  // Calls of step() after a reduction in which nothing counts as lack of improvement.
+  // Calls of step() after a reduction during which a lack of improvement does not count. Default:
+  // 0.
   int64_t cooldown = 0;
 
-  // Rates are not lowered below this.
+  // Rates are not lowered below this. Default: 0.
   PerGroup min_lr = 0.0;
 
-  // A reduction by less than this is not done.
+  // A reduction by less than this is not applied. Default: 1e-8.
   double eps = 1e-8;
 };
 
@@ -155,36 +157,36 @@ struct ReduceLrOnPlateauOptions {
 //     scheduler.step(validation_loss);  // after each evaluation, not after each update
 //   }
 //
-// Several processes must agree: give all of them the same metric, for example the mean over all,
-// and each of them once.
+// With several processes, pass the same metric to all of them, for example the mean over all
+// processes.
 class ReduceLrOnPlateau {
  public:
   using Options = ReduceLrOnPlateauOptions;
 
-  // Throws Error if an option is out of range. The rates stay as they are.
+  // Throws Error if an option is out of range. Does not change the rates.
   explicit ReduceLrOnPlateau(torch::optim::Optimizer& optimizer, const Options& options = {});
 
-  // Tells the newest value of the metric. nan is no improvement, as in PyTorch.
+  // Reports the newest value of the metric. nan is not an improvement, as in PyTorch.
   void step(double metric);
 
-  // How many metrics were told.
+  // How many metrics were reported.
   int64_t last_step() const { return last_step_; }
 
-  // The rates as of the last step, one for each group.
+  // The rates as of the last step, one per group.
   const std::vector<double>& get_last_lr() const { return last_lrs_; }
 
-  // The best metric so far; at first infinity, or minus infinity if higher is better.
+  // The best metric so far; initially infinity, or minus infinity if higher is better.
   double best() const { return best_; }
 
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
 
-  // The keys best, num_bad_epochs, cooldown_counter, last_epoch and _last_lr, as in PyTorch; an
-  // infinite best is the string "inf" or "-inf", which JSON has no number for. The options are not
-  // part of it. Include <nlohmann/json.hpp> to use it.
+  // The keys best, num_bad_epochs, cooldown_counter, last_epoch and _last_lr, as in PyTorch. An
+  // infinite best is the string "inf" or "-inf", because JSON has no such number. The options are
+  // not included. Include <nlohmann/json.hpp> to use it.
   nlohmann::json state_dict() const;
 
-  // Takes a state written here, or PyTorch's keys of these names, and sets the rates in it. Values
-  // are checked before any is taken.
+  // Loads a state written here, or PyTorch's keys of the same names, and sets the rates in it.
+  // Checks all values before applying any.
   void load_state_dict(const nlohmann::json& state);
 
  private:

@@ -1,23 +1,23 @@
-// Saving and loading the state of an optimizer of torch::optim, by the names of its parameters.
+// Saves and loads the state of a torch::optim optimizer by the names of its parameters.
 //
 //   const accelerant::optim::ParameterNames names(net->named_parameters());
 //   const accelerant::NamedState state = accelerant::optim::optimizer_state_dict(adamw, names);
 //   ...
-//   accelerant::optim::load_optimizer_state_dict(adamw, names, state);  // goes on bit for bit
+//   accelerant::optim::load_optimizer_state_dict(adamw, names, state);  // continues bit for bit
 //
-// SGD, Adam, AdamW, Adagrad, RMSprop and LBFGS, and classes derived from them, of which only what
-// the base has is saved. Fields have the names of Python's torch.optim:
+// Supports SGD, Adam, AdamW, Adagrad, RMSprop, LBFGS and Lion, and classes derived from them, for
+// which only the state of the base class is saved. Fields have the names of Python's torch.optim:
 //
 //   values   {"kind": "AdamW",
 //             "param_groups": [{"params": ["fc.weight", "fc.bias"], "lr": 0.001, ...}],
-//             "state": {"fc.weight": {"step": 3}, ...}}     only parameters that have a state
+//             "state": {"fc.weight": {"step": 3}, ...}}     only parameters with a state
 //   tensors  "exp_avg.fc.weight", "exp_avg_sq.fc.weight", ...: the field, a dot, the parameter's
 //            name; elements of lists (LBFGS) are "old_dirs[0].fc.weight", and "old_dirs" in the
-//            values is their number.
+//            values is their count.
 //
-// Numbers that JSON lacks are "inf", "-inf" and "nan". A parameter without a name is
-// "group.<group>.<place in it>". Files in the form of Python's optimizer.state_dict() are read and
-// written by checkpoint/training_files.h.
+// Numbers that JSON lacks are "inf", "-inf" and "nan". A parameter without a name is called
+// "group.<group>.<index in it>". checkpoint/training_files.h reads and writes files in the form of
+// Python's optimizer.state_dict().
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ class Optimizer;
 
 namespace accelerant::optim {
 
-// The names of parameters, for what is saved of an optimizer: an optimizer itself knows none.
+// The names of parameters, for saving an optimizer, which itself knows no names.
 //
 //   accelerant::optim::ParameterNames names(net->named_parameters());
 //
@@ -39,20 +39,20 @@ namespace accelerant::optim {
 //   names.add(generator->named_parameters(), "generator.");
 //   names.add(discriminator->named_parameters(), "discriminator.");
 //
-// Holds the parameters, so that a name is never taken for another tensor at the same address.
+// Holds the parameters, so that a name never refers to another tensor at the same address.
 class ParameterNames {
  public:
-  // No names: parameters are then called by their place in the optimizer.
+  // No names: parameters are then called by their position in the optimizer.
   ParameterNames() = default;
 
   explicit ParameterNames(const StateDict& parameters);
 
-  // Each name gets the prefix. A parameter that has a name keeps it (tied weights have two). A name
-  // that another parameter has is an Error.
+  // Adds the prefix to each name. A parameter that already has a name keeps it (tied weights have
+  // two). Throws Error if another parameter has the name.
   void add(const StateDict& parameters, const std::string& prefix = "");
   void add(const std::string& name, const at::Tensor& parameter);
 
-  // The name of the parameter, or null.
+  // The name of the parameter, or nullptr.
   const std::string* find(const at::Tensor& parameter) const;
 
  private:
@@ -60,16 +60,18 @@ class ParameterNames {
   std::unordered_map<std::string, at::Tensor> parameters_;
 };
 
-// The tensors are the optimizer's own, not copies: they change with its next step. An Error for a
-// class that is none of those above.
+// The tensors are the optimizer's own, not copies: they change with its next step. Throws Error for
+// a class other than those above.
 NamedState optimizer_state_dict(torch::optim::Optimizer& optimizer, const ParameterNames& names);
 
-// Makes the optimizer what the saved one was: options such as the learning rate, step counts and
-// tensors; a parameter that had no state has none afterwards. State tensors that fit are written in
-// place, others are made on the parameter's device in the saved type. The saved tensors are copied.
+// Makes the optimizer equal to the saved one: options such as the learning rate, step counts and
+// tensors. A parameter that had no state has none afterwards. Matching state tensors are
+// overwritten in place; others are created on the parameter's device in the saved type. The saved
+// tensors are copied.
 //
-// Groups must hold the same parameters by name and shape, in any order within a group (LBFGS: in
-// the same order). All is checked before anything is changed; an Error lists all that does not fit.
+// Groups must hold the same parameters by name and shape, in any order within a group (for LBFGS,
+// in the same order). Everything is checked before anything changes; an Error lists all
+// differences.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const ParameterNames& names,
                                const NamedState& state);
 

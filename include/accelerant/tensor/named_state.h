@@ -1,14 +1,14 @@
-// State by name: the tensors of a model, and what an object saves of itself, which is tensors and
-// plain values as JSON.
+// State by name: the tensors of a model, or what an object saves of itself: tensors, and plain
+// values as JSON.
 //
 //   NamedState state_dict() const {
 //     return {.values = nlohmann::json{{"step", step_}}, .tensors = {{"average", average_}}};
 //   }
 //   void load_state_dict(const NamedState& state) { step_ = state.values->at("step"); ... }
 //
-// Include <nlohmann/json.hpp> to fill in values or to read them; it takes longer to compile than
-// all of this library. The tensors are the object's own, not copies: whoever saves them later
-// copies them.
+// Include <nlohmann/json.hpp> to fill in or read values; it takes longer to compile than this whole
+// library. The tensors are the object's own, not copies: whoever keeps them for later must copy
+// them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,8 +30,8 @@ namespace accelerant {
 // Tensors by name, for example the parameters and buffers of a model in the order of registration.
 using StateDict = torch::OrderedDict<std::string, at::Tensor>;
 
-// A nlohmann::json, at first an empty object, that is used like a pointer. It is copied with its
-// content. One that was moved from may only be destroyed or assigned to.
+// A nlohmann::json, initially an empty object, that is used like a pointer. Copying it copies its
+// content. A moved-from object may only be destroyed or assigned to.
 class StateValues {
  public:
   StateValues();
@@ -41,7 +41,7 @@ class StateValues {
   StateValues& operator=(const StateValues& other);
   StateValues& operator=(StateValues&& other) noexcept;
 
-  // Of a json alone, not of a braced list: that could mean an object as well as an array.
+  // From a json only, not from a braced list, which could mean an object as well as an array.
   template <std::same_as<nlohmann::json> Json>
   StateValues(Json json) : StateValues(nullptr, std::move(json)) {}
 
@@ -50,8 +50,7 @@ class StateValues {
   nlohmann::json* operator->() { return json_.get(); }
   const nlohmann::json* operator->() const { return json_.get(); }
 
-  // The value of a key. That of a key which is not there is made null, or is an exception if this
-  // is const.
+  // The value of a key. A missing key is added with the value null; on a const object it throws.
   nlohmann::json& operator[](const std::string& key);
   const nlohmann::json& operator[](const std::string& key) const;
 

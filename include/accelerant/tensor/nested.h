@@ -1,5 +1,5 @@
-// Nested data: tensors inside the containers and structs that models and loaders give, and what can
-// be done with all of them at once.
+// Nested data: tensors inside the containers and structs that models and loaders return, and
+// operations on all of them at once.
 //
 //   visit_tensors(outputs, [](const at::Tensor& t) { ... });
 //   auto halves = map_tensors(outputs, [](const at::Tensor& t) { return t.to(at::kHalf); });
@@ -7,9 +7,9 @@
 //   batch = slice_tensors(batch, 0, find_batch_size(batch) / 2);
 //   batch = send_to_device(batch, device, /*non_blocking=*/true);
 //
-// Understood at any depth: at::Tensor, std::vector, std::array, std::tuple, std::pair,
-// std::optional, std::map, std::unordered_map (their keys are kept, and visited in order), and
-// structs that name their fields:
+// Supported at any depth: at::Tensor, std::vector, std::array, std::tuple, std::pair,
+// std::optional, std::map, std::unordered_map (keys are kept, and visited in order), and structs
+// that name their fields:
 //
 //   struct Output {
 //     at::Tensor logits;
@@ -17,22 +17,22 @@
 //     static void visit_fields(auto& self, auto&& visit) { visit(self.logits); visit(self.loss); }
 //   };
 //
-// A struct derived from such a one must name all fields again. For a struct that cannot be changed,
-// specialise NestedFields:
+// A derived struct must name all fields again. For a struct that you cannot change, specialise
+// NestedFields:
 //
 //   template <>
 //   struct accelerant::NestedFields<Output> {
 //     static void visit(auto& self, auto&& visitor) { visitor(self.logits); visitor(self.loss); }
 //   };
 //
-// Everything else (numbers, strings, ...) is a leaf that stays as it is. A class that names no
-// fields may hold tensors that nobody sees: most functions do not compile with it.
+// Everything else (numbers, strings, ...) is a leaf and is kept unchanged. A class that names no
+// fields may hold hidden tensors: most functions do not compile with it.
 //
-// Operations on batches see the rows of a batch in the first dimension of every tensor. A tensor
-// without dimensions (a loss, say) has no rows: slicing and padding leave it alone. Their names and
-// meaning are those of accelerate.utils, whose recursively_apply is map_tensors. All of them keep
-// structure, keys and everything that is not a tensor, give undefined tensors back as they are, and
-// are recorded by autograd. What needs no change is shared, not copied.
+// Operations on batches treat the first dimension of every tensor as the rows of the batch. A
+// tensor without dimensions, such as a loss, has no rows: slicing and padding leave it unchanged.
+// Names and meanings are those of accelerate.utils, whose recursively_apply is map_tensors here.
+// All operations keep structure, keys and everything that is not a tensor, pass undefined tensors
+// through, and are recorded by autograd. Parts that need no change are shared, not copied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -78,11 +78,11 @@ void walk_tensors(T& value, F&& f) {
 
 }  // namespace detail
 
-// Data in which all tensors are found: no part of it is a class we do not know.
+// Data in which all tensors can be found: no part of it is an unknown class.
 template <class T>
 concept UnderstoodNesting = detail::Understood<T>::value;
 
-// A tensor, or a container or struct with tensors and nothing else inside.
+// A tensor, or a container or struct that holds only tensors.
 template <class T>
 concept NestedTensors = detail::OnlyTensors<T>::value;
 
@@ -100,8 +100,8 @@ T map_tensors(const T& value, F&& f) {
   return result;
 }
 
-// Every float16 and bfloat16 tensor becomes float32. This is what Accelerate does to the outputs of
-// a model that ran under autocast.
+// Converts every float16 and bfloat16 tensor to float32. Accelerate does this to the outputs of a
+// model that ran under autocast.
 template <class T>
 T to_float32(const T& outputs) {
   static_assert(
@@ -116,12 +116,13 @@ T to_float32(const T& outputs) {
 }
 
 struct PadInputOptions {
-  // What the added rows are: zeros, as in Accelerate, or the first rows over again, as often as
-  // needed.
+  // What the added rows contain: zeros, as in Accelerate, or the first rows, repeated as often as
+  // needed. Default: zeros.
   enum class Fill { zeros, first_rows };
   Fill fill = Fill::zeros;
 
-  // The dimension of the rows. Tensors that do not have it are left alone. Negative: from the end.
+  // The dimension of the rows; negative numbers count from the end. Tensors that lack it are left
+  // unchanged. Default: 0.
   int64_t dim = 0;
 };
 
@@ -136,7 +137,7 @@ void require_items(std::size_t count);
 
 }  // namespace detail
 
-// Moves every tensor to a device. non_blocking: the copy may go on after the call (CUDA, from
+// Moves every tensor to a device. non_blocking: the copy may continue after the call (CUDA, from
 // pinned memory).
 template <UnderstoodNesting T>
 T send_to_device(const T& data, c10::Device device, bool non_blocking = false) {
@@ -154,7 +155,7 @@ std::optional<c10::Device> find_device(const T& data) {
   return device;
 }
 
-// The rows of the first tensor that has any dimension; empty if there is none.
+// The number of rows of the first tensor that has any dimension; empty if there is none.
 template <UnderstoodNesting T>
 std::optional<int64_t> ignorant_find_batch_size(const T& data) {
   std::optional<int64_t> rows;
@@ -173,24 +174,24 @@ int64_t find_batch_size(const T& data) {
 }
 
 // The rows begin ... end - 1 of every tensor, as a view. As in Python, negative numbers count from
-// the end, and what lies outside is cut off.
+// the end, and ranges outside are clipped.
 template <UnderstoodNesting T>
 T slice_tensors(const T& data, int64_t begin, int64_t end) {
   return map_tensors(data,
                      [&](const at::Tensor& tensor) { return detail::sliced(tensor, begin, end); });
 }
 
-// Makes the rows of every tensor a multiple of `multiple` (in Accelerate the number of processes)
-// by adding as few as possible; no rows stay none. Accelerate adds a wrong number in some cases,
-// such as 7 rows for 4.
+// Pads the rows of every tensor to a multiple of `multiple` (in Accelerate, the number of
+// processes), adding as few rows as possible; an empty tensor stays empty. Accelerate adds a wrong
+// number in some cases, such as 7 rows for 4.
 template <UnderstoodNesting T>
 T pad_input_tensors(const T& data, int64_t multiple, const PadInputOptions& options = {}) {
   return map_tensors(
       data, [&](const at::Tensor& tensor) { return detail::padded(tensor, multiple, options); });
 }
 
-// Joins batches of one structure, tensor by tensor. A single one comes back as it is. Throws Error
-// if there is none, if lengths or keys differ, or if something that is not a tensor differs.
+// Joins batches of the same structure, tensor by tensor. Returns a single batch unchanged. Throws
+// Error if there is none, if lengths or keys differ, or if anything that is not a tensor differs.
 template <UnderstoodNesting T>
 T concatenate(const std::vector<T>& batches, int64_t dim = 0) {
   detail::require_items(batches.size());

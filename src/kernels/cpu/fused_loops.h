@@ -9,7 +9,7 @@ namespace accelerant::kernels::cpu {
 
 struct SquareSum {
   double sum;
-  bool finite;  // all elements times the factor
+  bool finite;  // whether all elements times the factor are finite
 };
 
 template <class T>
@@ -30,7 +30,7 @@ struct FusedLoops {
 };
 
 extern const FusedLoops fused_loops_default;
-extern const FusedLoops fused_loops_avx2;  // these two only on x86
+extern const FusedLoops fused_loops_avx2;  // these two exist only on x86
 extern const FusedLoops fused_loops_avx512;
 
 }  // namespace accelerant::kernels::cpu

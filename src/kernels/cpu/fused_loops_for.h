@@ -1,6 +1,6 @@
-// The body of fused_loops_default.cpp, fused_loops_avx2.cpp and fused_loops_avx512.cpp, which
-// define the name of the table, ACCELERANT_FUSED_LOOPS, and are compiled for that instruction set.
-// All is local to them.
+// The body of fused_loops_default.cpp, fused_loops_avx2.cpp and fused_loops_avx512.cpp. Each
+// defines ACCELERANT_FUSED_LOOPS, the name of its table, and is compiled for its instruction set.
+// Everything here is local to them.
 #include <array>
 #include <cstring>
 #include <utility>
@@ -34,7 +34,7 @@ void update(const Scalars<T>& given, const T* __restrict gradient, T* __restrict
   }
 }
 
-// Vectors of 64 bytes; where registers are smaller, the compiler takes several.
+// Vectors of 64 bytes; with smaller registers, the compiler uses several.
 template <class T, class Bits>
 struct Lanes {
   static constexpr std::int64_t width = 64 / sizeof(T);
@@ -42,8 +42,8 @@ struct Lanes {
   typedef Bits Integers __attribute__((vector_size(64)));
 };
 
-// Summed in lanes, whose sums go to double now and then. What the vectors see of a value is its
-// magnitude as bits: inf and nan are the largest.
+// Sums in lanes, which are added to a double now and then. The vectors compare magnitudes as bits:
+// inf and nan are the largest.
 template <class T, class Bits>
 SquareSum squares(const T* values, std::int64_t size, T factor, Bits magnitude, Bits infinite) {
   using V = typename Lanes<T, Bits>::Values;
@@ -88,7 +88,7 @@ SquareSum squares(const T* values, std::int64_t size, T factor, Bits magnitude, 
 SquareSum squares32(const float* values, std::int64_t size, float factor) {
   SquareSum result =
       squares<float, std::int32_t>(values, size, factor, 0x7fffffff, std::int32_t{0x7f800000});
-  // Squares of finite numbers may be too large for float.
+  // Squares of finite numbers may overflow float.
   if (result.finite && !(result.sum < 1e300)) {
     result.sum = 0.0;
     for (std::int64_t i = 0; i < size; ++i) {
@@ -129,8 +129,7 @@ void to_bfloat16(const float* __restrict values, std::uint16_t* __restrict resul
   }
 }
 
-// Without branches: the exponent is moved by a multiplication, which also takes care of denormal
-// numbers.
+// Without branches: a multiplication shifts the exponent, which also handles denormal numbers.
 inline __attribute__((always_inline)) float widen_float16(std::uint16_t value) {
   const std::uint32_t magnitude = static_cast<std::uint32_t>(value & 0x7fffU) << 13;
   const std::uint32_t sign = static_cast<std::uint32_t>(value & 0x8000U) << 16;
@@ -143,7 +142,7 @@ inline __attribute__((always_inline)) std::uint16_t narrow_float16(float value) 
   const auto bits = bits_as<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000U;
   const std::uint32_t magnitude = bits & 0x7fffffffU;
-  // Normal: rounds to nearest, ties to even; numbers too large end as inf.
+  // Normal: rounds to nearest, ties to even; too large numbers become inf.
   const std::uint32_t normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
   // Denormal: adding one half leaves the rounded number in the last bits.
   const auto denormal =

@@ -13,15 +13,15 @@
 namespace accelerant::kernels::cpu {
 namespace {
 
-// Elements that are converted at a time: all their copies in float32 stay in the first cache.
+// Elements converted at a time: all their float32 copies fit in the L1 cache.
 constexpr std::int64_t kTile = 512;
 
-// Work below which another thread does not pay, in elements.
+// Amount of work, in elements, below which another thread does not pay off.
 constexpr std::int64_t kGrain = 32768;
 
 const FusedLoops& pick_loops() {
 #if defined(ACCELERANT_X86_LOOPS)
-  const std::string capability = at::get_cpu_capability();  // minds ATEN_CPU_CAPABILITY
+  const std::string capability = at::get_cpu_capability();  // respects ATEN_CPU_CAPABILITY
   if (capability == "AVX512" && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     return fused_loops_avx512;
@@ -50,7 +50,7 @@ T* at_element(T* data, std::int64_t index, ScalarKind kind) {
   return static_cast<Byte*>(data) + index * size_of(kind);
 }
 
-// Elements as float32: those themselves, or in `buffer`.
+// Elements as float32: the data itself, or a converted copy in `buffer`.
 const float* widened(const void* data, ScalarKind kind, float* buffer, std::int64_t size) {
   if (kind == ScalarKind::float32) return static_cast<const float*>(data);
   const auto* const packed = static_cast<const std::uint16_t*>(data);
@@ -64,7 +64,7 @@ void narrow(const float* values, ScalarKind kind, void* result, std::int64_t siz
   (kind == ScalarKind::float16 ? loops().to_float16 : loops().to_bfloat16)(values, packed, size);
 }
 
-// The part of a tensor that a block stands for.
+// The part of a tensor that a block covers.
 struct Range {
   std::int64_t begin;
   std::int64_t size;
@@ -142,7 +142,7 @@ bool is_all_float32(const StepTensor& tensor) {
          tensor.gradient_kind == ScalarKind::float32 && tensor.state_kind == ScalarKind::float32;
 }
 
-// The scalars of the last block: most often the next block needs the same, and powers take time.
+// The scalars of the last block: usually the next block needs the same, and powers are slow.
 template <class T>
 class ScalarMemo {
  public:
@@ -190,8 +190,8 @@ void update_block(const StepTensor& tensor, const Hyper& hyper, std::int64_t ste
   }
 }
 
-// Calls f for every block, on torch's own threads. Each gets a run of blocks of about the same
-// work, and a memo.
+// Calls f for every block, on torch's own threads. Each thread gets a run of blocks with about the
+// same amount of work, and a memo.
 template <class F>
 void for_each_block(std::span<const std::int64_t> costs, const F& f) {
   const auto block_at = [&](std::int64_t cost) {

@@ -13,7 +13,7 @@ namespace accelerant::kernels::cpu {
 namespace {
 
 // The bits of the exponent: all set means inf or nan. Comparing bits keeps the hot loop free of
-// branches and calls, so that the compiler turns it into vector code.
+// branches and calls, so the compiler can vectorise it.
 template <class T>
 constexpr auto exponent_bits() {
   if constexpr (std::is_same_v<T, double>) {
@@ -84,7 +84,7 @@ template <Writing writing, class T>
 NonFiniteCount unscale_typed(const at::Tensor& gradient, float inv_scale) {
   std::atomic<std::uint64_t> inf{0};
   std::atomic<std::uint64_t> nan{0};
-  // Rows of `size` elements: the first stride leads along a row, the second to the next row.
+  // Rows of `size` elements: the first stride goes along a row, the second to the next row.
   const auto unscale_rows = [&](char** pointers, const std::int64_t* strides, std::int64_t size,
                                 std::int64_t rows) {
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -94,8 +94,8 @@ NonFiniteCount unscale_typed(const at::Tensor& gradient, float inv_scale) {
       nan += count.nan;
     }
   };
-  // TensorIterator coalesces dimensions and shares the work among torch's own threads, so that no
-  // second thread pool comes into the process.
+  // TensorIterator coalesces dimensions and distributes the work over torch's own threads, which
+  // avoids a second thread pool.
   at::TensorIterator::borrowing_nullary_op(gradient).for_each(unscale_rows);
   return {.inf = inf, .nan = nan};
 }

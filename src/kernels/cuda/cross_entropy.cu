@@ -1,6 +1,6 @@
 #include "kernels/cross_entropy.h"
 
-#undef NDEBUG  // assert is how a kernel refuses
+#undef NDEBUG  // kernels report errors by assert
 #include <cassert>
 #include <cstdio>
 #include <type_traits>
@@ -11,12 +11,12 @@
 namespace accelerant::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // of a block that has a row, or a row for each of its warps
+constexpr int kThreads = 256;  // per block; a block has one row, or one row per warp
 constexpr int kThreadsOfSum = 1024;
 constexpr std::int32_t kMostClassesOfWarp = 1024;
 constexpr unsigned kWholeWarp = 0xffffffffU;
 
-// A row, cut so that most of it can be read and written in accesses of 16 bytes.
+// A row, divided so that most of it can be read and written in accesses of 16 bytes.
 template <class T>
 struct Row {
   static constexpr int kWidth = 16 / sizeof(T);
@@ -25,7 +25,7 @@ struct Row {
   const T* data;
   int size;
   int head;   // elements before the first pack
-  int packs;  // and after these the rest
+  int packs;  // followed by the remaining elements
 
   __device__ Row(const T* row, int classes) : data(row), size(classes) {
     const auto beyond = static_cast<int>(reinterpret_cast<std::uintptr_t>(row) % 16 / sizeof(T));
@@ -36,25 +36,25 @@ struct Row {
   __device__ const Packed* pack(int i) const {
     return reinterpret_cast<const Packed*>(data + head) + i;
   }
-  // The elements that are in no pack.
+  // The elements outside the packs.
   __device__ int loose() const { return size - packs * kWidth; }
   __device__ int index_of_loose(int i) const { return i < head ? i : i + packs * kWidth; }
 };
 
-// As exact as the elements are: 16-bit ones are far from the last bits of float32.
+// As precise as the elements: 16-bit values do not need the last bits of float32.
 template <class T>
 __device__ __forceinline__ float exponential(float value) {
   return std::is_same_v<T, float> ? expf(value) : __expf(value);
 }
 
-// Of some logits of a row.
+// Over some logits of a row.
 struct Sums {
   float max;
   float exponentials;  // of logit - max
-  float logits;  // less a number that is the same for the whole row; only with label smoothing
+  float logits;        // minus an offset common to the row; only with label smoothing
 };
 
-// What is subtracted in exponents: without a finite logit there may be one later.
+// What is subtracted in exponents: 0 as long as there is no finite logit.
 __device__ __forceinline__ float shift_for(float max) { return max == -INFINITY ? 0.0F : max; }
 
 template <class T, bool smooths, int count>
@@ -82,7 +82,7 @@ __device__ __forceinline__ Sums joined(const Sums& left, const Sums& right) {
           .logits = left.logits + right.logits};
 }
 
-// For the first thread of the warp. In a fixed order, as all sums here.
+// The result is for the first thread of the warp. Like all sums here, in a fixed order.
 __device__ __forceinline__ Sums joined_in_warp(Sums sums) {
   for (int offset = 16; offset > 0; offset /= 2) {
     const Sums other{.max = __shfl_down_sync(kWholeWarp, sums.max, offset),
@@ -93,7 +93,7 @@ __device__ __forceinline__ Sums joined_in_warp(Sums sums) {
   return sums;
 }
 
-// For the first thread of those that work on a row: a warp, or the whole block.
+// The result is for the first of the threads that work on a row: a warp, or the whole block.
 template <int threads>
 __device__ __forceinline__ Sums joined_in_row(Sums sums) {
   sums = joined_in_warp(sums);
@@ -113,21 +113,21 @@ __device__ __forceinline__ std::int64_t own_row() {
   return (static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / threads;
 }
 
-// Ends all work on the device, as torch's own does.
+// Aborts all work on the device, as torch's own kernel does.
 __device__ void refuse_class(std::int64_t target, std::int64_t row, std::int32_t classes) {
-  printf("accelerant: cross_entropy: the target of row %lld is %lld, of %d classes\n",
+  printf("accelerant: cross_entropy: the target of row %lld is %lld, but there are %d classes\n",
          static_cast<long long>(row), static_cast<long long>(target), classes);
-  assert(!"the target of a row is a class or ignore_index");
+  assert(!"every target must be a class or ignore_index");
 }
 
 template <class T, int threads, bool smooths>
 __global__ void loss_kernel(const LogitRows logits, const ClassTargets targets,
                             RowStatistics* statistics, float* losses) {
   const std::int64_t index = own_row<threads>();
-  if (index >= logits.rows) return;  // with all threads of the row
+  if (index >= logits.rows) return;  // together with all threads of the row
   const Row<T> row(static_cast<const T*>(logits.data) + index * logits.stride, logits.classes);
   const int thread = static_cast<int>(threadIdx.x) % threads;
-  // Large logits next to each other must not cost the digits in which they differ.
+  // Large logits that are close together must keep the digits in which they differ.
   const float first = widen(row.data[0]);
   const float origin = isfinite(first) ? first : 0.0F;
   Sums sums{.max = -INFINITY, .exponentials = 0.0F, .logits = 0.0F};
@@ -188,7 +188,7 @@ __global__ void reduce_kernel(const float* losses, std::int64_t rows, const Clas
     count += counts[warp];
   }
   const bool is_mean = reduction == LossReduction::mean;
-  // Without any row the mean is nan, as in torch.
+  // With no rows the mean is nan, as in torch.
   *loss = static_cast<float>(is_mean ? sum / static_cast<double>(count) : sum);
   *factor = is_mean ? static_cast<float>(1.0 / static_cast<double>(count)) : 1.0F;
 }
@@ -209,8 +209,8 @@ struct RowGradient {
   RowStatistics statistics;
   float factor;
   int target;
-  float of_target;  // what the right class has less than its probability
-  float of_all;     // what all have
+  float of_target;  // subtracted from the probability of the target class
+  float of_all;     // common to all classes
   bool is_ignored;
 
   __device__ RowGradient(const LogitRows& logits, const ClassTargets& targets,
@@ -248,7 +248,7 @@ __global__ void gradient_kernel(const LogitRows logits, const ClassTargets targe
   const auto compute = [&](int i) {
     results[i] = narrowed<T>(gradient.template at<T>(i, widen(row.data[i])));
   };
-  if (!is_aligned(results + row.head)) {  // logits lie in another way
+  if (!is_aligned(results + row.head)) {  // aligned differently than the logits
     for (int i = thread; i < row.size; i += threads) compute(i);
     return;
   }
@@ -267,7 +267,7 @@ __global__ void gradient_kernel(const LogitRows logits, const ClassTargets targe
   for (int i = thread; i < row.loose(); i += threads) compute(row.index_of_loose(i));
 }
 
-// Calls launch(null pointer to the type, constant number of threads for a row, blocks).
+// Calls launch(null pointer of the type, constant number of threads per row, blocks).
 template <class Launch>
 void launch_for(const LogitRows& logits, const char* what, const Launch& launch) {
   constexpr int rows_of_block = kThreads / 32;

@@ -20,7 +20,7 @@ struct Arguments {
   unsigned* counter;
 };
 
-// The runs of one block, from its first element on.
+// The runs of one block, starting at its first element.
 struct Runs {
   const void* gradient;
   void* parameter;
@@ -125,7 +125,7 @@ __device__ __forceinline__ void update_mixed(const Runs& runs, int size, const S
   }
 }
 
-// By the whole block of threads, or by one warp. `shared` is for these threads alone.
+// Runs on the whole thread block or on one warp. `shared` belongs to these threads alone.
 template <Rule rule, bool all_float32, int threads>
 __device__ __forceinline__ void update_block(const Arguments& arguments, StepBlock block,
                                              Scalars<float>& shared) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
 
-  // All blocks have read the counts by then.
+  // All blocks have read the counts by now.
   if (!is_last_block(arguments.counter)) return;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < segment.tensors; i += kThreads) {
@@ -208,7 +208,7 @@ void apply_step(const StepTables& tables, std::span<const StepSegment> segments,
                 void* scratch, void* stream) {
   static const Kernels kernels = make_kernels(std::make_integer_sequence<int, kRules>());
   static_assert((1 + kMostSegments) * sizeof(unsigned) <= kStepScratchBytes);
-  // From the last block to the first: the first pass went the other way, and the cache may still
+  // From the last block to the first: the first pass went the other way, so the cache may still
   // hold what it read last.
   for (std::size_t i = segments.size(); i-- > 0;) {
     const StepSegment& segment = segments[i];

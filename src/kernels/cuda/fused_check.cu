@@ -1,4 +1,4 @@
-// The first pass of the fused step: norm of all gradients, and whether they are finite.
+// The first pass of the fused step: the norm of all gradients, and whether they are finite.
 #include <cstring>
 #include <type_traits>
 
@@ -11,10 +11,10 @@ namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBatch = 4;  // accesses that a thread has under way
+constexpr int kBatch = 4;  // accesses in flight per thread
 constexpr unsigned kWholeWarp = 0xffffffffU;
 
-// Elements of a gradient that a whole block of threads works on.
+// Elements of a gradient that a whole thread block works on.
 template <class T>
 struct Elements {
   const T* data;
@@ -49,7 +49,7 @@ struct Elements {
   }
 };
 
-// The same for a warp. There are few, so that it need not be fast.
+// The same for a warp. These are few, so speed does not matter.
 struct FewElements {
   const void* data;
   int size;
@@ -86,7 +86,7 @@ __device__ double sum_in_block(double value) {
   return sum;
 }
 
-// Threads that work on one block together: all of them, or a warp.
+// The threads that work on one block together: the whole thread block, or a warp.
 struct WholeBlock {
   static __device__ bool all(bool holds) { return __syncthreads_and(holds) != 0; }
   static __device__ double sum(double value) { return sum_in_block(value); }
@@ -96,8 +96,8 @@ struct OneWarp {
   static __device__ double sum(double value) { return sum_in_warp(value); }
 };
 
-// What the first of the threads returns holds for all of them.
-// Not inline: all its forms in one function would take more registers than there are.
+// The result of the first thread is valid for all of them. Not inlined: all variants in one
+// function would need too many registers.
 template <class Threads, class Elements>
 __device__ __noinline__ StepPartial check_elements(const Elements elements, float factor) {
   StepPartial partial{};
@@ -111,7 +111,7 @@ __device__ __noinline__ StepPartial check_elements(const Elements elements, floa
   const bool all_finite = Threads::all(finite);
   const bool overflow = !Threads::all(isfinite(sum));
   double exact = sum;
-  if (all_finite && overflow) {  // squares of finite numbers may be too large for float
+  if (all_finite && overflow) {  // squares of finite numbers may overflow float
     exact = 0.0;
     elements.visit([&](float element) {
       const double value = element * factor;
@@ -157,7 +157,7 @@ __device__ __forceinline__ void check_block(const StepTables& tables, const Step
   if (threadIdx.x == 0) tables.partials[bundle.first_block] = partial;
 }
 
-// Which is one chunk of its tensor, the last or the only one.
+// A small block is one chunk of its tensor, the last or the only one.
 __device__ __forceinline__ void check_small_block(const StepTables& tables, std::int32_t index,
                                                   float factor) {
   const StepBlock block = tables.blocks[index];

@@ -1,4 +1,4 @@
-// Reading and writing runs of elements of several types as float32.
+// Reads and writes runs of elements of several types as float32.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -40,7 +40,7 @@ __device__ __forceinline__ void store_one(void* data, std::int64_t index, Scalar
   }
 }
 
-// Eight elements from an index that is a multiple of eight, in accesses of 16 bytes.
+// Eight elements, starting at a multiple of eight, in accesses of 16 bytes.
 __device__ __forceinline__ void load_eight(const void* data, std::int64_t index, ScalarKind kind,
                                            float (&values)[8]) {
   if (kind == ScalarKind::float32) {
@@ -92,9 +92,9 @@ __device__ __forceinline__ void store_eight(void* data, std::int64_t index, Scal
   }
 }
 
-// Whether this is the last block of the launch to get here. What the first thread of any block
-// wrote before can then be read. The counter is back at zero for the next launch. For all threads
-// of the block.
+// Whether this is the last block of the launch to get here. It can then read everything that the
+// first threads of other blocks wrote before. Resets the counter to zero for the next launch. All
+// threads of the block must call it.
 __device__ __forceinline__ bool is_last_block(unsigned* counter) {
   __shared__ bool last;
   __syncthreads();

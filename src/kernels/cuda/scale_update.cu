@@ -6,7 +6,7 @@ namespace {
 
 __global__ void update_scale_kernel(ScaleState* state, const float* found_inf, UpdateRule rule,
                                     ScaleMirror* mirror) {
-  kernels::update_scale(*state, *found_inf != 0.0F, rule);  // nan counts as found
+  kernels::update_scale(*state, *found_inf != 0.0F, rule);  // nan counts as an overflow
   kernels::publish(*state, mirror);
 }
 

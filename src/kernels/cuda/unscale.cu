@@ -10,11 +10,11 @@ namespace accelerant::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kChunk = 32768;  // elements that one block works through
+constexpr std::int64_t kChunk = 32768;  // elements per block
 
 // A launch carries its table of tensors in the kernel's arguments: no copy to the device, nothing
-// to keep alive, and it can be captured in a graph. Launching costs time with the size of the
-// arguments, so there is a small table for most models and a large one for those of many tensors
+// to keep alive, and it can be captured in a graph. Launch time grows with the size of the
+// arguments, so there is a small table for most models and a large one for models with many tensors
 // (since CUDA 12.1 arguments may take 32 kB).
 constexpr int kSmallTable = 160;
 constexpr int kLargeTable = 1344;
@@ -24,14 +24,14 @@ struct Table {
   void* data[size];
   std::int64_t numel[size];
   std::int32_t row[size];
-  std::int32_t first_block[size + 1];  // first_block[i] .. first_block[i + 1] work on tensor i
+  std::int32_t first_block[size + 1];  // first_block[i] .. first_block[i + 1] belong to tensor i
   std::int32_t tensors;
 };
 static_assert(sizeof(Table<kSmallTable>) + 64 <= 4096);
 static_assert(sizeof(Table<kLargeTable>) + 64 <= 32764);
 
 template <class T>
-struct Math {  // the type the product is made in
+struct Math {  // the type of the product
   using type = float;
 };
 template <>
@@ -49,7 +49,7 @@ struct alignas(sizeof(T) * width) Pack {
   T values[width];
 };
 
-// Elements that one thread, and then one block, found not to be finite.
+// Non-finite elements found by one thread, and then by one block.
 struct Found {
   unsigned inf;
   unsigned nan;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
     if (write) data[i] = value;
   }
 
-  // Summed in the block first: when all is nan, one atomic for each element would take ages.
+  // Summed in the block first: if everything is nan, one atomic per element would be very slow.
   if (!__syncthreads_or(static_cast<int>(found.inf | found.nan))) return;
   __shared__ Found in_block;
   if (threadIdx.x == 0) in_block = Found{};
@@ -172,7 +172,7 @@ void unscale_in_tables(std::span<const GradientSpan> gradients, ScalarKind kind,
     table.row[i] = gradient.row;
     const std::int64_t blocks = (gradient.numel + kChunk - 1) / kChunk;
     table.first_block[i + 1] = table.first_block[i] + static_cast<std::int32_t>(blocks);
-    // 2^29 blocks stand for 2^44 elements, more than any device holds: the sum cannot overflow.
+    // 2^29 blocks cover 2^44 elements, more than any device holds: the sum cannot overflow.
     if (table.tensors == size || table.first_block[i + 1] > (1 << 29)) flush();
   }
   flush();

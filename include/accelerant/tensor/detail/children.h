@@ -1,6 +1,6 @@
-// What nested data consists of: one description of every container, and of the structs that name
-// their fields. Everything that walks through nested data is written over it. Programs include
-// accelerant/tensor/nested.h, which says how a struct names its fields.
+// What nested data consists of: one description of every container, and of structs that name their
+// fields. All code that walks through nested data is built on it. Programs include
+// accelerant/tensor/nested.h, which explains how a struct names its fields.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace accelerant {
 
-// How the fields of a struct are visited; the primary template asks the struct itself.
+// How to visit the fields of a struct; the primary template asks the struct itself.
 template <class T>
 struct NestedFields {
   static void visit(auto& self, auto&& visitor) requires requires {
@@ -43,9 +43,8 @@ enum class Form { list, array, tuple, optional, map, fields };
 // Exists for types that have children:
 //   form             how they are arranged
 //   all<Trait>       whether Trait<Child>::value is true for the type of every child
-//   visit(self, f)   calls f(child) for each in order; `self` may be const or not, and the children
-//                    are likewise
-// A type without is a leaf.
+//   visit(self, f)   calls f(child) for each in order; children are const if `self` is
+// A type without it is a leaf.
 template <class T>
 struct Children;
 
@@ -69,7 +68,7 @@ struct Children<std::array<T, n>> : Children<std::vector<T>> {
   static constexpr Form form = Form::array;
 };
 
-// Tuples of references are leaves: to change a copy would change what they refer to.
+// Tuples of references are leaves: changing a copy would change what they refer to.
 template <class... Ts>
 requires(std::is_object_v<Ts>&&...) struct Children<std::tuple<Ts...>> {
   static constexpr Form form = Form::tuple;
@@ -104,8 +103,8 @@ struct ChildrenOfMap {
     visit_entries(self, [&](const auto&, auto& child) { f(child); });
   }
 
-  // Calls f(key, child) in the order of the keys: that of a hash table may differ between two
-  // tables, and between processes that exchange what is in them.
+  // Calls f(key, child) in the order of the keys. The order of a hash table may differ between two
+  // tables, and between processes that exchange their content.
   static void visit_entries(auto& self, auto&& f) {
     constexpr bool is_sorted = requires { typename Map::key_compare; };
     if constexpr (is_sorted || !std::totally_ordered<typename Map::key_type>) {
@@ -129,7 +128,7 @@ struct Children<std::unordered_map<Ts...>> : ChildrenOfMap<std::unordered_map<Ts
 template <HasFields T>
 struct Children<T> {
   static constexpr Form form = Form::fields;
-  // A struct speaks for the fields it names; their types are only known when they are visited.
+  // A struct vouches for the fields it names; their types are only known when they are visited.
   template <template <class> class Trait>
   static constexpr bool all = true;
   static void visit(auto& self, auto&& f) { NestedFields<T>::visit(self, f); }

@@ -1,4 +1,4 @@
-// Writes down how nested data is built, for comparing it between processes and for messages:
+// Describes the structure of nested data, for comparing it between processes and for messages:
 //
 //   {loss: float32[], logits: [float32[8, 10], float32[8, 10]]}
 //
@@ -37,7 +37,7 @@ void describe_into(std::string& text, const T& value, auto& f) {
   if constexpr (std::same_as<T, at::Tensor>) {
     text += f(value);
   } else if constexpr (!HasChildren<T>) {
-    text += "value";  // which one is of no interest
+    text += "value";  // the value itself does not matter
   } else if constexpr (Children<T>::form == Form::optional) {
     if (!value) text += "nothing";
     Children<T>::visit(value, [&](const auto& child) { describe_into(text, child, f); });
@@ -62,7 +62,7 @@ void describe_into(std::string& text, const T& value, auto& f) {
   }
 }
 
-// How `value` is built, in the order of visit_tensors; a tensor is written as f(tensor) says.
+// The structure of `value`, in the order of visit_tensors; f(tensor) describes a tensor.
 template <class T, class F>
 std::string describe_nesting(const T& value, F&& f) {
   std::string text;

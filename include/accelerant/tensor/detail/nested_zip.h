@@ -1,5 +1,5 @@
-// Walks several pieces of nested data of one type at once. For concatenate() and its like; programs
-// normally do not need it.
+// Walks several pieces of nested data of one type at once. For concatenate() and similar functions;
+// programs normally do not need it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,7 +29,7 @@ void require_same_children(const Items<T>& items) {
       if (item->size() != first.size()) refuse_different("the length of a list");
     } else if constexpr (form == Form::optional) {
       if (item->has_value() != first.has_value()) {
-        refuse_different("whether an optional part is there");
+        refuse_different("whether an optional part is present");
       }
     } else if constexpr (form == Form::map) {
       if (item->size() != first.size()) refuse_different("the number of keys");
@@ -45,7 +45,7 @@ constexpr bool children_have_addresses = HasChildren<T>;
 template <class Allocator>
 constexpr bool children_have_addresses<std::vector<bool, Allocator>> = false;
 
-// Puts f(tensors of all items) in place of every tensor in `result`, a copy of the first item.
+// Replaces every tensor in `result`, a copy of the first item, by f(tensors of all items).
 template <class T, class F>
 void zip_into(T& result, const Items<std::remove_const_t<T>>& items, F& f) {
   using Item = std::remove_const_t<T>;
@@ -63,7 +63,7 @@ void zip_into(T& result, const Items<std::remove_const_t<T>>& items, F& f) {
       zip_into(child, same, f);
     });
   } else {
-    // Children can only be visited, so those of the items are noted by number.
+    // Children can only be visited, so record the items' children by number.
     std::vector<std::vector<const void*>> children(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) {
       Children<Item>::visit(
@@ -81,8 +81,8 @@ void zip_into(T& result, const Items<std::remove_const_t<T>>& items, F& f) {
   }
 }
 
-// The structure of the items with f(tensors of all items) in place of every tensor. An Error if
-// they differ in anything but tensors.
+// The structure of the items, with f(tensors of all items) in place of every tensor. Throws Error
+// if they differ in anything but tensors.
 template <class T, class F>
 T zip_tensors(const Items<T>& items, F&& f) {
   T result = *items.front();

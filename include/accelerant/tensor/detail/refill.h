@@ -1,5 +1,5 @@
-// Takes the tensors out of nested data and puts others in their place, for code that is compiled
-// once for lists of tensors:
+// Takes the tensors out of nested data and puts others in their place. For code that is compiled
+// once, for lists of tensors:
 //
 //   return refilled(data, exchanged(tensors_in(data)));
 #pragma once
@@ -21,7 +21,8 @@ std::vector<at::Tensor> tensors_in(const T& data) {
   return tensors;
 }
 
-// The data with these tensors, as many as it has, in the order of visit_tensors.
+// The data with these tensors in place of its own, in the order of visit_tensors. There must be as
+// many.
 template <class T>
 T refilled(const T& data, const std::vector<at::Tensor>& tensors) {
   std::size_t next = 0;
