@@ -87,7 +87,7 @@ bool Director::run() {
     runs.push_back(run_alone("accelerant", choice_.precision));
     // Of a small network the products may be the lesser part.
     const bool is_faster = runs.back().log.seconds() < runs[runs.size() - 2].log.seconds();
-    if (!is_faster) choice_.precision = Precision::no;
+    if (!is_faster && !options_.precision) choice_.precision = Precision::no;
   }
   const std::string name = "Accelerant, " + full_name(choice_.precision) +
                            (processes_ == 2 ? ", two processes" : ", launched");
