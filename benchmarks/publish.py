@@ -31,6 +31,7 @@ SECTIONS = {
     "tail": "The tail of a step: unscale, clip, AdamW",
     "loop": "Overhead, and steps with their loader",
     "waits": "Waits for the GPU",
+    "warnings": "Warnings about likely mistakes",
     "memory": "Memory of the GPU",
     "loader": "Loading batches",
     "checkpoint": "Saving and loading",

@@ -15,6 +15,7 @@ SIDES = {
     "captured": "Accelerant, captured",
     "stock": "plain libtorch",
     "aten": "ATen's fused calls",
+    "unwatched": "Accelerant, no warnings",
     "accelerate": "Accelerate",
     "compiled": "Accelerate, torch.compile",
     "floor": "floor",

@@ -3,7 +3,8 @@
 //   bench-training                    reads requests and answers each with a line of JSON
 //   bench-training first-step FORM    trains one step of the CNN, reports it, and exits
 //
-//   forms                             lists the forms available: accelerant, libtorch, captured
+//   forms                             lists the forms available: accelerant, unwatched, libtorch,
+//                                     captured
 //   prepare FORM TASK PRECISION       creates a training and takes its first steps; returns the
 //                                     number of parameters and the losses. A process has one
 //                                     training at a time. PRECISION: fp32, tf32, bf16, fp16

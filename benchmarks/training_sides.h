@@ -52,9 +52,10 @@ constexpr bool kHasCapture =
 template <class Task>
 class AcceleratedTraining : public Training {
  public:
-  AcceleratedTraining(const Task& task, accelerant::Precision precision, bool capture)
+  AcceleratedTraining(const Task& task, accelerant::Precision precision, bool capture,
+                      const accelerant::WarningOptions& warnings)
       : task_(task),
-        accelerator_({.mixed_precision = precision}),
+        accelerator_({.mixed_precision = precision, .warnings = warnings}),
         network_(task.template make_network<OurParts>()),
         torch_optimizer_(task.make_optimizer(network_->parameters())),
         cosine_(accelerant::optim::cosine_annealing(*torch_optimizer_, {.t_max = kScheduleSteps})),
@@ -176,9 +177,10 @@ class HandmadeTraining : public Training {
   std::optional<ScalerByHand> scaler_;
 };
 
-// The forms of training that this program offers on this machine.
+// The forms of training that this program offers on this machine. "unwatched" is "accelerant" with
+// its warnings switched off.
 inline std::vector<std::string> training_forms() {
-  std::vector<std::string> forms = {"accelerant", "libtorch"};
+  std::vector<std::string> forms = {"accelerant", "unwatched", "libtorch"};
   if (kHasCapture<accelerant::Accelerator> && best_device().is_cuda()) forms.push_back("captured");
   return forms;
 }
@@ -187,8 +189,11 @@ template <class Task>
 std::unique_ptr<Training> make_training(const std::string& form, const Task& task,
                                         accelerant::Precision precision) {
   torch::manual_seed(0);
-  if (form == "accelerant" || form == "captured") {
-    return std::make_unique<AcceleratedTraining<Task>>(task, precision, form == "captured");
+  if (form == "accelerant" || form == "captured" || form == "unwatched") {
+    const auto warnings = form == "unwatched" ? accelerant::WarningOptions::none()
+                                              : accelerant::WarningOptions();
+    return std::make_unique<AcceleratedTraining<Task>>(task, precision, form == "captured",
+                                                       warnings);
   }
   if (form == "libtorch") return std::make_unique<HandmadeTraining<Task>>(task, precision);
   throw std::invalid_argument("no such form: " + form);

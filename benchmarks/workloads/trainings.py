@@ -7,6 +7,7 @@ PROGRAMS = ("bench-training",)
 
 # By side: the form, and the Python script, or None for the C++ program.
 FORMS = {"ours": ("accelerant", None), "captured": ("captured", None), "stock": ("libtorch", None),
+         "unwatched": ("unwatched", None),
          "accelerate": ("accelerate", "training_loop.py"), "compiled": ("compiled", "training_loop.py")}
 NAMES = {"cnn": "CNN", "mlp": "MLP", "gpt-tiny": "GPT tiny, 0.8 M", "gpt-nano": "GPT nano, 10.8 M",
          "gpt-small": "GPT-2 small, 124 M", "empty": "Linear(1, 1)"}
@@ -27,6 +28,7 @@ def sides_of(settings):
     """The sides that this build and this run offer."""
     offered, _ = reason_of(lambda: worker_of(settings, "ours").ask("forms", deadline=settings.deadline))
     sides = dict(FORMS)
+    del sides["unwatched"]  # only warning_cost.py compares with it
     if not settings.compiled:
         del sides["compiled"]
     if offered is None or "captured" not in offered["forms"]:

@@ -28,6 +28,10 @@ Accelerator& Accelerator::operator=(Accelerator&&) noexcept = default;
 
 detail::Core& detail::core_of(const Accelerator& accelerator) { return *accelerator.core_; }
 
+void Accelerator::note_division() const {
+  core_->warnings.close(&WarningOptions::undivided_data);
+}
+
 Epochs Accelerator::epochs(int64_t count) {
   if (count < 0) {
     throw Error(ErrorDetails{.problem = "The number of epochs is out of range",
@@ -36,7 +40,17 @@ Epochs Accelerator::epochs(int64_t count) {
   }
   core_->checkpoints.finish_resume_if_all_are_there();
   const auto& progress = core_->progress;
-  return {progress->begin_epochs(count), count, progress};
+  const int64_t first = progress->begin_epochs(count);
+  if (first == count && count > 0 && progress->has_resumed_at_end()) {
+    core_->warnings.say(
+        &WarningOptions::finished_training,
+        c10::str("Nothing is left to do in this loop over epochs: ",
+                 core_->checkpoints.resumed() ? core_->checkpoints.resumed()->path : "the checkpoint",
+                 " was saved after all ", count,
+                 " epochs. To train on, ask for more epochs; to begin anew, set another "
+                 "project.dir or .resume = \"no\""));
+  }
+  return {first, count, progress};
 }
 
 NoSyncScope Accelerator::no_sync(const ModelBase& model) {

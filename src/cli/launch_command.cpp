@@ -14,6 +14,9 @@
 namespace accelerant::cli {
 namespace {
 
+constexpr const char* kPlacementGroup = "Processes";
+constexpr const char* kFailureGroup = "Failures";
+
 struct Arguments {
   launch::LaunchOptions options = {};
   std::string num_processes = {};
@@ -23,7 +26,7 @@ struct Arguments {
 };
 
 void add_placement(CLI::App& app, Arguments& arguments) {
-  const std::string group = "Processes";
+  const std::string group = kPlacementGroup;
   auto& options = arguments.options;
   app.add_option(both_spellings("--num-processes"), arguments.num_processes,
                  "Processes on all machines together: a number, gpu (one for each GPU), cpu (one "
@@ -80,7 +83,7 @@ void add_training(CLI::App& app, Arguments& arguments) {
 }
 
 void add_failures(CLI::App& app, Arguments& arguments) {
-  const std::string group = "Failures";
+  const std::string group = kFailureGroup;
   app.add_option(both_spellings("--max-restarts"), arguments.options.max_restarts,
                  "How often to restart all processes of this machine after one has failed. "
                  "Default: 0")
@@ -148,6 +151,23 @@ void complete_from_environment(launch::LaunchOptions& options) {
   if (!options.main_process_port && port != nullptr) options.main_process_port = port_in(port);
 }
 
+// An option of the launcher behind the program's name reaches the program, which mostly ignores it.
+// Only the options that programs rarely have themselves are looked for.
+void warn_of_misplaced_options(const CLI::App& app, const std::vector<std::string>& command) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group() != kPlacementGroup && option->get_group() != kFailureGroup) continue;
+    for (const std::string& name : option->get_lnames()) {
+      const auto is_written = [&](const std::string& argument) {
+        return argument == "--" + name || argument.starts_with("--" + name + "=");
+      };
+      if (std::ranges::none_of(command.begin() + 1, command.end(), is_written)) continue;
+      show_warning("--" + name + " is behind the program's name, so it goes to the program, not to "
+                   "the launcher. To use it here, write: accelerant launch --" + name + " ... " +
+                   command.front() + "; to silence this, write -- before " + command.front());
+    }
+  }
+}
+
 std::vector<std::string> command_in(const CLI::App& app) {
   std::vector<std::string> command = app.remaining();
   const bool is_marked = !command.empty() && command.front() == "--";
@@ -156,6 +176,7 @@ std::vector<std::string> command_in(const CLI::App& app) {
     throw unknown_option(app, command.front());
   }
   if (command.empty()) throw missing_arguments(app, {"PROGRAM"});
+  if (!is_marked) warn_of_misplaced_options(app, command);
   return command;
 }
 

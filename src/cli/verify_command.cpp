@@ -3,13 +3,13 @@
 
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/weights/checkpoint_list.h"
 #include "cli/weights/inspection.h"
 #include "cli/weights/text.h"
 #include "core/files.h"
 #include "format/random_access_file.h"
 #include "format/torch_archive.h"
 #include "format/zip_reader.h"
-#include "store/rotation.h"
 #include "store/verify.h"
 
 namespace accelerant::cli {
@@ -23,8 +23,11 @@ class Verifier {
       verify_file(path);
     } else if (path_exists(join_path(path, checkpoint::kManifestName))) {
       verify_checkpoint(path);
-    } else if (!verify_checkpoints(path) &&
-               !verify_checkpoints(checkpoint::checkpoints_folder(path))) {
+    } else if (const auto checkpoint = list_one(path)) {
+      verify_listed(*checkpoint);
+    } else if (const auto project = list_project(path)) {
+      for (const ListedCheckpoint& one : project->checkpoints) verify_listed(one);
+    } else {
       verify_folder(path);
     }
   }
@@ -49,11 +52,18 @@ class Verifier {
     show_error(problem->find(path) == std::string::npos ? path + ": " + *problem : *problem);
   }
 
-  bool verify_checkpoints(const std::string& folder) {
-    if (!is_folder(folder)) return false;
-    const auto found = checkpoint::list_checkpoints(folder);
-    for (const auto& one : found) verify_checkpoint(one.path);
-    return !found.empty();
+  void verify_listed(const ListedCheckpoint& listed) {
+    switch (listed.state) {
+      case ListedCheckpoint::State::complete:
+      case ListedCheckpoint::State::damaged:
+      case ListedCheckpoint::State::incomplete:  // the manifest is what is damaged
+        return verify_checkpoint(listed.path);
+      case ListedCheckpoint::State::python:
+        return verify_folder(listed.path);
+      case ListedCheckpoint::State::unfinished:
+      case ListedCheckpoint::State::left_over:
+        return;  // no training resumes from it
+    }
   }
 
   void verify_checkpoint(const std::string& folder) {

@@ -91,6 +91,11 @@ int read_failure(const Fd& failure) {
                                               : "check the path (a script: also its first line)"},
                      127);
   }
+  if (error == EISDIR) {
+    throw StartError(ErrorDetails{.problem = name + " cannot be run: it is a folder",
+                                  .hint = "name the program in it"},
+                     126);
+  }
   if (error == ENOEXEC) {
     throw StartError(ErrorDetails{.problem = name + " cannot be run: it is not a program",
                                   .hint = "a script needs a first line such as #!/bin/sh"},

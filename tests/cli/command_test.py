@@ -179,6 +179,20 @@ def test_every_option_of_other_launchers_is_known_or_explained():
         assert f"unknown option '{name}'; " in message and "did you mean" not in message, message
 
 
+def test_options_behind_the_program():
+    result = run("launch", "echo", "--num-processes", "2")
+    assert (result.returncode, result.stdout) == (0, "--num-processes 2\n")
+    assert "accelerant launch --num-processes ... echo" in result.stderr
+    for arguments in (["--", "echo", "--num-processes=2"], ["echo", "--cpu"]):
+        assert run("launch", *arguments).stderr == ""
+
+
+def test_a_folder_instead_of_a_program(tmp_path):
+    result = run("launch", tmp_path)
+    assert result.returncode == 126
+    assert "it is a folder" in result.stderr and "chmod" not in result.stderr
+
+
 def test_the_last_of_several_values_counts():
     assert run("launch", "--num-processes", "3", "--num_processes", "1", "printenv", "WORLD_SIZE").stdout == "1\n"
 

@@ -363,6 +363,20 @@ def test_checkpoints(tmp_path):
     assert f"{name} is missing" in run("inspect", last, code=1).stderr
 
 
+def test_a_lost_manifest(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    subprocess.run([os.environ["ACCELERANT_CHECKPOINT_SAVER"], checkpoints, "rotate", "3"], check=True,
+                   stdout=subprocess.DEVNULL)
+    lost = checkpoints / "checkpoint_2" / "manifest.json"
+    lost.unlink()
+    for path in tmp_path, checkpoints, lost.parent, f"{lost.parent}/":
+        result = run("verify", path, code=1)
+        assert f"DAMAGED  {lost}\n" in result.stdout and result.stdout.count("DAMAGED") == 1
+        assert str(lost) in result.stderr
+    (lost.parent / "optimizer.bin").touch()  # as Python saves, whose folders have no manifest
+    assert str(lost) not in run("verify", checkpoints, code=1).stdout
+
+
 def test_verify_says_what_is_no_model(tmp_path):
     assert "contains neither checkpoints nor a model" in run("verify", tmp_path, code=2).stderr
 

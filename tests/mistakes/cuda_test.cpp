@@ -23,6 +23,20 @@ class MistakesOnCuda : public testing::Test {
   static torch::Tensor on_gpu(double value) { return torch::full({1}, value, torch::kCUDA); }
 };
 
+// libtorch's clipping writes past the version counter, so only the values tell.
+TEST_F(MistakesOnCuda, ClippingByTorchUnderFp16) {
+  OneWeight t({.mixed_precision = Precision::fp16});
+  const std::string said = said_by([&] {
+    for (int i = 0; i < 3; ++i) {
+      t.accelerator.backward(t.model(on_gpu(1)).sum());
+      torch::nn::utils::clip_grad_norm_(t.net->parameters(), 1.0);
+      t.optimizer.step();
+      t.optimizer.zero_grad();
+    }
+  });
+  EXPECT_EQ(count(said, "accelerator.clip_grad_norm_(model, 1.0)"), 1);
+}
+
 TEST_F(MistakesOnCuda, ANanSample) {
   for (const Precision precision : {Precision::no, Precision::bf16}) {
     OneWeight t({.mixed_precision = precision});

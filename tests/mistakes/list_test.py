@@ -19,5 +19,5 @@ def test_the_mistake_has_a_test(mistake, file, test):
     assert test in (HERE.parent / file).read_text(), mistake
 
 
-def test_there_are_forty():
-    assert len(list(rows())) >= 40
+def test_there_are_sixty():
+    assert len(list(rows())) >= 60

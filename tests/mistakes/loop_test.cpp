@@ -1,43 +1,10 @@
 // Mistakes in a training loop. Each is noticed once, and the message shows the line to write.
 #include <gtest/gtest.h>
 
-#include "accelerator/helpers.h"
-#include "mistakes/said.h"
+#include "mistakes/loops.h"
 
 namespace mistakes {
 namespace {
-
-using accelerant::Accelerator;
-using accelerant::AcceleratorOptions;
-using accelerant::Precision;
-using accelerant::WarningOptions;
-using accelerator_test::counting_loader;
-using accelerator_test::on_cpu;
-using accelerator_test::OneWeight;
-using accelerator_test::scalar;
-using accelerator_test::Scale;
-
-// Options that turn off the warning about a CPU that is slow in the precision.
-AcceleratorOptions quiet_cpu(Precision precision = Precision::no, int64_t steps = 1) {
-  auto options = on_cpu(precision, steps);
-  options.warnings.slow_precision = false;
-  return options;
-}
-
-AcceleratorOptions without(bool WarningOptions::*warning, AcceleratorOptions options) {
-  options.warnings.*warning = false;
-  return options;
-}
-
-// A loop that does everything right.
-void train(OneWeight& t, int64_t batches) {
-  for (int64_t i = 0; i < batches; ++i) {
-    auto window = t.accelerator.accumulate(t.model);
-    t.backward(1e-3);
-    t.optimizer.step();
-    t.optimizer.zero_grad();
-  }
-}
 
 TEST(Mistakes, ALoopWithoutMistakesIsToldNothing) {
   for (const Precision precision : {Precision::no, Precision::bf16, Precision::fp16}) {
@@ -134,118 +101,6 @@ TEST(Mistakes, AnOptimizerThatIsNotPreparedUnderFp16) {
   EXPECT_TRUE(contains(said, "accelerator.prepare(net, adamw)"));
 }
 
-// --- Programs that look like mistakes but are not ------------------------------------------------
-
-// A Wasserstein GAN: the critic's weights are clamped before its own backward.
-TEST(Mistakes, AGanIsToldNothing) {
-  Accelerator accelerator(quiet_cpu(Precision::bf16));
-  Scale generator_net;
-  Scale critic_net;
-  torch::optim::SGD generator_sgd(generator_net->parameters(), 0.1);
-  torch::optim::SGD critic_sgd(critic_net->parameters(), 0.1);
-  auto [generator, critic, generator_optimizer, critic_optimizer] =
-      accelerator.prepare(generator_net, critic_net, generator_sgd, critic_sgd);
-  const std::string said = said_by([&] {
-    for (int i = 0; i < 8; ++i) {
-      {
-        const torch::NoGradGuard no_grad;
-        critic_net->w.clamp_(-0.5, 0.5);
-      }
-      const torch::Tensor fake = generator(scalar(1));
-      accelerator.backward(critic(fake.detach()).sum());
-      critic_optimizer.step();
-      critic_optimizer.zero_grad();
-      accelerator.backward(critic(fake).sum());
-      generator_optimizer.step();
-      generator_optimizer.zero_grad();
-    }
-  });
-  EXPECT_EQ(said, "");
-}
-
-// Sharpness-aware minimisation: a backward, a move along it, a second backward, and back.
-TEST(Mistakes, SharpnessAwareMinimisationIsToldNothing) {
-  OneWeight t(quiet_cpu());
-  const std::string said = said_by([&] {
-    for (int i = 0; i < 8; ++i) {
-      t.backward(1);
-      const torch::Tensor move = t.net->w.grad() * 0.1;
-      {
-        const torch::NoGradGuard no_grad;
-        t.net->w.add_(move);
-      }
-      t.net->zero_grad();
-      t.backward(1);
-      {
-        const torch::NoGradGuard no_grad;
-        t.net->w.sub_(move);
-      }
-      t.optimizer.step();
-      t.optimizer.zero_grad();
-    }
-  });
-  EXPECT_EQ(said, "");
-}
-
-TEST(Mistakes, OptimizersThatShareParametersOnPurposeAreToldNothing) {
-  OneWeight t(quiet_cpu());
-  torch::optim::Adam adam(t.net->parameters());
-  auto rarely = t.accelerator.prepare_optimizer(adam, {.shared_parameters = true});
-  const std::string said = said_by([&] {
-    train(t, 10);
-    t.backward(1);
-    rarely.step();
-  });
-  EXPECT_EQ(said, "");
-}
-
-TEST(Mistakes, LbfgsIsToldNothing) {
-  Accelerator accelerator(quiet_cpu());
-  Scale net;
-  torch::optim::LBFGS lbfgs(net->parameters(), torch::optim::LBFGSOptions(0.1).max_iter(4));
-  auto [model, optimizer] = accelerator.prepare(net, lbfgs);
-  const std::string said = said_by([&, &model = model, &optimizer = optimizer] {
-    for (int i = 0; i < 3; ++i) {
-      optimizer.step([&] {
-        net->zero_grad();
-        const torch::Tensor loss = (model(scalar(1)) - 3).pow(2).sum();
-        accelerator.backward(loss);
-        return loss;
-      });
-    }
-  });
-  EXPECT_EQ(said, "");
-}
-
-TEST(Mistakes, GradientsChangedOnPurposeInAWindowAreToldNothing) {
-  OneWeight t(quiet_cpu(Precision::no, 2));
-  const std::string said = said_by([&] {
-    for (int i = 0; i < 8; ++i) {
-      auto window = t.accelerator.accumulate(t.model);
-      t.backward(1);
-      {
-        const torch::NoGradGuard no_grad;
-        t.net->w.grad().add_(1e-3);  // noise, say
-      }
-      t.optimizer.step();
-      t.optimizer.zero_grad();
-    }
-  });
-  EXPECT_EQ(said, "");
-}
-
-TEST(Mistakes, ParametersMayChangeAfterAStep) {
-  OneWeight t(quiet_cpu());
-  const std::string said = said_by([&] {
-    for (int i = 0; i < 4; ++i) {
-      train(t, 1);
-      const torch::NoGradGuard no_grad;
-      t.net->w.clamp_(-0.5, 0.5);
-    }
-  });
-  EXPECT_EQ(said, "");
-}
-
 TEST(Mistakes, NoStepAtAll) {
   OneWeight t(quiet_cpu());
   const std::string said = said_by([&] {
@@ -276,18 +131,6 @@ TEST(Mistakes, LossBackwardUnderFp16) {
     t.optimizer.step();
   });
   EXPECT_TRUE(contains(said, "accelerator.backward(loss)"));
-}
-
-TEST(Mistakes, GradientsOfOnesOwnAreFineInFloat32) {
-  OneWeight t(quiet_cpu());
-  const std::string said = said_by([&] {
-    for (int i = 0; i < 3; ++i) {
-      t.net->w.mutable_grad() = torch::ones({1});
-      t.optimizer.step();
-      t.optimizer.zero_grad();
-    }
-  });
-  EXPECT_EQ(said, "");
 }
 
 TEST(Mistakes, ZeroGradOfTheModelInAWindow) {
@@ -353,63 +196,6 @@ TEST(Mistakes, TwoOptimizersForOneParameter) {
   EXPECT_TRUE(contains(said, "two optimizers"));
   EXPECT_TRUE(contains(said, "'w'"));
   EXPECT_NO_THROW(accelerator.prepare_optimizer(adam, {.shared_parameters = true}));
-}
-
-// --- Values --------------------------------------------------------------------------------------
-
-TEST(Mistakes, ANanSample) {
-  for (const Precision precision : {Precision::no, Precision::bf16}) {
-    OneWeight t(quiet_cpu(precision));
-    const std::string said = said_by([&] {
-      train(t, 2);
-      t.backward(kNan);
-      t.optimizer.step();
-      t.optimizer.zero_grad();
-      train(t, 2);
-    });
-    EXPECT_TRUE(contains(said, "The loss is nan in backward 3"));
-    EXPECT_TRUE(contains(said, "look at this batch"));
-    EXPECT_TRUE(contains(said, "error_if_nonfinite"));
-    EXPECT_EQ(count(said, "The loss is nan"), 1);
-  }
-}
-
-TEST(Mistakes, NanParametersAreNamed) {
-  OneWeight t(quiet_cpu());
-  {
-    const torch::NoGradGuard no_grad;
-    t.net->w.fill_(kNan);
-  }
-  const std::string said = said_by([&] { t.backward(1); });
-  EXPECT_TRUE(contains(said, "inf or nan by now: w."));
-}
-
-TEST(Mistakes, EveryStepOverflows) {
-  OneWeight t(quiet_cpu(Precision::fp16));
-  const std::string said = said_by([&] {
-    for (int i = 0; i < 40; ++i) {
-      auto window = t.accelerator.accumulate(t.model);
-      t.backward(kNan);
-      t.optimizer.step();
-      t.optimizer.zero_grad();
-    }
-  });
-  EXPECT_TRUE(contains(said, "The last 20 optimizer steps were all skipped"));
-  EXPECT_TRUE(contains(said, "w [1]"));
-  EXPECT_EQ(count(said, "all skipped"), 1);
-}
-
-TEST(Mistakes, SomeSkippedStepsAreNormal) {
-  OneWeight t(quiet_cpu(Precision::fp16));
-  const std::string said = said_by([&] {
-    for (int i = 0; i < 60; ++i) {
-      auto window = t.accelerator.accumulate(t.model);
-      t.backward(i % 15 == 0 ? 1e-3 : kNan);
-      t.optimizer.step();
-      t.optimizer.zero_grad();
-    }
-  });
-  EXPECT_EQ(said, "");
 }
 
 // --- Loops ---------------------------------------------------------------------------------------

@@ -27,6 +27,32 @@ RANK_TEST(MistakesOfRanks, TheOriginalModel, 2) {
   EXPECT_TRUE(contains(said, "call the prepared model"));
 }
 
+RANK_TEST(MistakesOfRanks, ALoaderThatIsNotPrepared, 2) {
+  OneWeight t(on_cpu());
+  const auto batches = counting_loader(4);
+  const std::string said = said_by([&] {
+    for (auto&& [x] : batches) {
+      t.accelerator.backward(t.model(x).sum());
+      t.optimizer.step();
+      t.optimizer.zero_grad();
+    }
+  });
+  EXPECT_EQ(count(said, "accelerator.prepare(net, adamw, batches)"), rank() == 0 ? 1 : 0);
+}
+
+RANK_TEST(MistakesOfRanks, DataDividedByTheProgramIsToldNothing, 2) {
+  OneWeight t(on_cpu());
+  const torch::Tensor part = t.accelerator.split_between_processes(torch::ones({8, 1}));
+  const std::string said = said_by([&] {
+    for (int64_t i = 0; i < part.size(0); ++i) {
+      t.accelerator.backward(t.model(part[i]).sum());
+      t.optimizer.step();
+      t.optimizer.zero_grad();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
 // What the launcher reports about two ranks that run this.
 std::string report_of(const std::function<void()>& body) {
   if (rank_test::is_rank()) {

@@ -165,6 +165,61 @@ TEST(Mistakes, ADamagedCheckpointIsPassedOver) {
   EXPECT_EQ(resumed->updates, 1);
 }
 
+TEST(Mistakes, ResumingAFinishedTraining) {
+  const TempFolder folder;
+  const auto train = [&](int64_t epochs) {
+    OneWeight t(in_project(folder, "auto"));
+    int trained = 0;
+    for ([[maybe_unused]] const auto epoch : t.accelerator.epochs(epochs)) {
+      t.backward(1);
+      t.optimizer.step();
+      t.optimizer.zero_grad();
+      t.accelerator.save_state();
+      ++trained;
+    }
+    return trained;
+  };
+  EXPECT_EQ(said_by([&] { EXPECT_EQ(train(2), 2); }), "");
+  const std::string said = said_by([&] { EXPECT_EQ(train(2), 0); });
+  EXPECT_TRUE(contains(said, "checkpoint_1"));
+  EXPECT_TRUE(contains(said, "after all 2 epochs"));
+  EXPECT_EQ(said_by([&] { EXPECT_EQ(train(3), 1); }), "");
+}
+
+TEST(Mistakes, ResumeIsForgotten) {
+  const TempFolder folder;
+  const auto train = [&](std::optional<std::string> resume) {
+    auto options = in_project(folder);
+    options.project.resume = std::move(resume);
+    OneWeight t(options);
+    t.backward(1);
+    t.optimizer.step();
+    t.accelerator.save_state();
+  };
+  EXPECT_EQ(said_by([&] { train(std::nullopt); }), "");
+  const std::string said = said_by([&] { train(std::nullopt); });
+  EXPECT_TRUE(contains(said, "checkpoint_0"));
+  EXPECT_TRUE(contains(said, ".resume = \"auto\""));
+  EXPECT_EQ(said_by([&] { train("auto"); }), "");
+  EXPECT_EQ(said_by([&] { train("no"); }), "");
+}
+
+TEST(Mistakes, ResumingFromWhatIsNotACheckpoint) {
+  const TempFolder folder;
+  const auto resume_from = [&](const std::string& resume) {
+    return said_by([&] { OneWeight t(in_project(folder, resume)); });
+  };
+  EXPECT_TRUE(contains(resume_from(""), "leave it out"));
+  EXPECT_TRUE(contains(resume_from("yes"), "\"auto\", \"restart\", \"no\""));
+  {
+    OneWeight t(in_project(folder));
+    t.accelerator.save_state();
+  }
+  const std::string said = resume_from(folder.path());
+  EXPECT_TRUE(contains(said, "which is a project"));
+  EXPECT_TRUE(contains(said, "\"auto\""));
+}
+
 TEST(Mistakes, SavingWithoutAProject) {
   OneWeight t(on_cpu());
   const std::string said = said_by([&] { t.accelerator.save_state(); });

@@ -307,6 +307,7 @@ class Accelerator {
   // of those: see dist/process_control.h. Does not change the argument.
   template <class T>
   T split_between_processes(const T& values, bool apply_padding = false) const {
+    note_division();
     return dist::split_between(values, process_index(), num_processes(), apply_padding);
   }
 
@@ -500,6 +501,9 @@ class Accelerator {
   template <class Prepared, class Make>
   Prepared prepare_loader_once(const std::shared_ptr<const void>& original, Make&& make);
   int64_t updates_in(std::optional<int64_t> batches) const;
+
+  // The program itself divides data between processes.
+  void note_division() const;
 
   void register_custom(detail::CustomObject object);
 

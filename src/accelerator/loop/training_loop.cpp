@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "accelerant/accelerator/accelerator.h"
 #include "accelerant/core/error.h"
@@ -13,6 +14,8 @@
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_state.h"
 #include "accelerator/warnings/missing_step.h"
+#include "accelerator/warnings/schedule_watch.h"
+#include "accelerator/warnings/undivided_data.h"
 
 namespace accelerant {
 namespace {
@@ -24,6 +27,22 @@ void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
   if (!loss.defined()) {
     throw Error(ErrorDetails{
         .problem = "backward() got no loss", .expected = "a tensor", .got = "an undefined tensor"});
+  }
+  if (!loss.requires_grad()) {
+    throw Error(ErrorDetails{
+        .problem = "backward() got a loss without a graph",
+        .expected = "a loss that depends on parameters which require gradients",
+        .got = "a tensor that requires no gradient",
+        .hint = "compute the loss from model(x) without detach(), item() or a NoGradGuard, and "
+                "with parameters that are not all frozen"});
+  }
+  if (loss.numel() != 1 && !options.gradient.defined()) {
+    throw Error(ErrorDetails{
+        .problem = "backward() got a loss that is not a single number",
+        .expected = "one element",
+        .got = c10::str("a tensor of shape ", loss.sizes()),
+        .hint = "reduce it, as in loss.mean(), or pass the weights of its elements: "
+                "accelerator.backward(loss, {.gradient = weights})"});
   }
   if (options.error_if_nonfinite && !loss.detach().isfinite().all().item<bool>()) {
     throw Error(ErrorDetails{.problem = "The loss is not finite",
@@ -54,6 +73,8 @@ Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions
   });
   core.loss_watch.begin_backward(core, loss);
   detail::look_for_missing_step(core);
+  detail::look_for_missing_schedule_step(core);
+  detail::look_for_undivided_data(core);
   Window* window = core.accumulation.open();
   if (window == nullptr) {
     for (const auto& optimizer : core.optimizers.all()) optimizer->leave_complete_window();
@@ -72,7 +93,7 @@ Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions
 void run_backward(Core& core, Window* window, const at::Tensor& loss,
                   const BackwardOptions& options) {
   const auto span = core.timeline().span(Phase::backward);
-  const bool is_watched = !core.capture.is_capturing();
+  const bool is_watched = !core.capture.is_capturing() && core.warnings.are_open();
   for (const auto& optimizer : core.optimizers.all()) {
     if (is_watched) optimizer->watch_before_backward(window);
     optimizer->note_backward();
@@ -118,23 +139,28 @@ void require_owners(const std::vector<at::Tensor>& parameters,
   }
 }
 
-// Whether the gradients may be clipped now: not in the middle of a window.
+// Whether the gradients may be clipped now: not in the middle of a window. `clips`: there is a
+// limit, so it is not only the norm that is asked for.
 bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
-                      bool boundary_without_owner) {
+                      bool boundary_without_owner, bool clips) {
   const auto owners = core.owners_of(parameters);
   for (const auto& owner : owners) {
     if (!owner->is_at_boundary()) return false;
   }
   if (owners.empty() && !boundary_without_owner) return false;
   if (core.scaler.is_enabled()) require_owners(parameters, owners);
-  for (const auto& owner : owners) owner->finish_gradients();
+  for (const auto& owner : owners) {
+    if (clips) owner->watch_before_clipping();
+    owner->finish_gradients();
+  }
   return true;
 }
 
 std::optional<at::Tensor> clip_norm_of(Core& core, const std::vector<at::Tensor>& parameters,
                                        double max_norm, const NormOptions& options,
                                        bool boundary_without_owner) {
-  if (!finish_gradients(core, parameters, boundary_without_owner)) return std::nullopt;
+  const bool clips = std::isfinite(max_norm);
+  if (!finish_gradients(core, parameters, boundary_without_owner, clips)) return std::nullopt;
   return clip_grad_norm_(parameters, max_norm, options);
 }
 
@@ -199,7 +225,7 @@ void Accelerator::clip_grad_value_(const ModelBase& model, double clip_value) {
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   const auto span = core_->timeline().span(Phase::clip);
-  if (!finish_gradients(*core_, parameters, sync_gradients())) return;
+  if (!finish_gradients(*core_, parameters, sync_gradients(), /*clips=*/true)) return;
   accelerant::clip_grad_value_(parameters, clip_value);
 }
 

@@ -122,6 +122,12 @@ void check_project_folder(const std::string& folder) {
 void resolve_resume(ProjectOptions& project) {
   if (!project.resume) project.resume = project.dir.empty() ? "no" : "restart";
   const std::string& resume = *project.resume;
+  if (resume.empty()) {
+    throw Error(ErrorDetails{.problem = "project.resume is empty",
+                             .expected = "\"auto\", \"restart\", \"no\" or the path of a checkpoint",
+                             .got = "\"\"",
+                             .hint = "leave it out for the default"});
+  }
   if ((resume == "auto" || resume == "restart") && project.dir.empty()) {
     throw Error(
         ErrorDetails{.problem = "project.resume = \"" + resume + "\" needs a project folder",

@@ -29,8 +29,14 @@ class PreparedLoaders {
   std::vector<Registry<data::LoaderState>::Numbered> living() const;
 
   // Loops may be nested.
-  void begin_loop(const data::LoaderState& loader) { running_.push_back(&loader); }
+  void begin_loop(const data::LoaderState& loader) {
+    running_.push_back(&loader);
+    have_looped_ = true;
+  }
   void end_loop(const data::LoaderState& loader) { std::erase(running_, &loader); }
+
+  // Whether a loop over one of them has ever begun.
+  bool have_looped() const { return have_looped_; }
 
   // The loader of the innermost running loop; null outside all loops.
   const data::LoaderState* innermost() const {
@@ -54,6 +60,7 @@ class PreparedLoaders {
   std::vector<Prepared> loaders_;
   int64_t next_number_ = 0;
   std::vector<const data::LoaderState*> running_;  // innermost last
+  bool have_looped_ = false;
 };
 
 }  // namespace accelerant::detail

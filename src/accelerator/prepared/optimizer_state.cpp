@@ -6,12 +6,14 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "accelerant/core/error.h"
 #include "accelerator/capture/graphed_optimizer.h"
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_tensors.h"
+#include "accelerator/warnings/replaced_parameters.h"
 
 namespace accelerant::detail {
 namespace {
@@ -37,6 +39,15 @@ std::optional<bool> unless_forbidden(bool allowed) {
       .hint = "sum over the micro-batches inside the closure"});
 }
 
+// The scaler would refuse it, too, but speaks of its own update().
+[[noreturn]] void refuse_second_step() {
+  throw Error(ErrorDetails{
+      .problem = "optimizer.step() was called twice with the same gradients",
+      .expected = "one step for each backward(), since the loss scale is undone only once",
+      .got = "a second step under fp16",
+      .hint = "call accelerator.backward(loss) before each optimizer.step()"});
+}
+
 }  // namespace
 
 OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
@@ -46,7 +57,8 @@ OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
       optimizer_(std::move(optimizer)),
       step_(*optimizer_, options.fused ? options.fused : unless_forbidden(core->options.fused)),
       loose_parameters_(options.loose_parameters),
-      watch_(*optimizer_) {
+      watch_(*optimizer_),
+      gradient_watch_(*optimizer_) {
   if (core->scaler.is_enabled() &&
       dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
     throw Error(ErrorDetails{.problem = "LBFGS cannot be used with loss scaling",
@@ -75,7 +87,7 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   watch_.note_call();
   if (!is_at_boundary()) return StepResult(StepResult::Kind::accumulating);
   const auto span = core->timeline().span(Phase::step);
-  if (!last_step_) require_prepared_model();
+  if (!last_step_) check_parameters(*core);
   require_exchanged();
   core->settle_schedules();
 
@@ -96,9 +108,13 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
     give_up_step();
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
   } else {
+    const bool has_new_gradients = core->counts.backwards > backwards_at_last_step_;
+    if (core->scaler.is_enabled() && stage_ == Stage::done && !has_new_gradients) {
+      refuse_second_step();
+    }
     // A second step in the same iteration of the scaler, with new gradients: end the iteration of
     // the first step here.
-    const bool repeats = stage_ == Stage::done && core->counts.backwards > backwards_at_last_step_;
+    const bool repeats = stage_ == Stage::done && has_new_gradients;
     if (core->scaler.is_enabled() && repeats) {
       stage_ = Stage::ready;
       core->scaler_updates.update();
@@ -133,20 +149,24 @@ void OptimizerState::note_stepped(StepResult result) {
 void OptimizerState::watch_before_backward(const Window* window) {
   if (in_closure_) return;  // the optimizer changes parameters between its backwards
   watch_.before_backward(*require_core(core_), window_.get() == window ? window : nullptr);
+  gradient_watch_.before_backward(has_used_gradients());
 }
 
 void OptimizerState::watch_after_backward(const Window* window) {
-  watch_.after_backward(*require_core(core_), window_.get() == window ? window : nullptr);
+  const auto core = require_core(core_);
+  watch_.after_backward(*core, window_.get() == window ? window : nullptr);
+  gradient_watch_.after_backward(*core);
 }
 
 void OptimizerState::watch_before_step(Core& core) {
-  if (core.capture.is_capturing()) return;
+  if (core.capture.is_capturing() || !core.warnings.are_open()) return;
   const bool steps_again = core.counts.backwards == backwards_at_last_step_ && has_used_gradients();
   if (steps_again) return;
   if (has_cleared_gradients()) {
     watch_.note_empty_step(core, backwards_at_last_step_);
   } else {
     watch_.before_step(core, ownership_.models, backwards_at_last_step_);
+    gradient_watch_.before_step(core, /*are_scaled=*/stage_ == Stage::ready);
   }
 }
 
@@ -175,6 +195,7 @@ void OptimizerState::zero_grad(bool set_to_none) {
 
 void OptimizerState::note_cleared() {
   give_up_step();
+  gradient_watch_.start_over();
   used_gradients_ = 0;  // later gradients may have the same addresses
   cleared_gradients_ = fingerprint_of_gradients(*optimizer_);
   if (window_ && window_->complete) window_->gathered.used = true;
@@ -191,6 +212,7 @@ void OptimizerState::give_up_step() {
 
 void OptimizerState::drop_gradients() {
   clear_gradients(*optimizer_);
+  gradient_watch_.start_over();
   give_up_step();
 }
 
@@ -244,6 +266,7 @@ std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model
   // in a closure, where the optimizer itself uses them.
   if (awaits_step() || in_closure_) return std::nullopt;
   require_exchanged();
+  if (std::isfinite(max_norm)) watch_before_clipping();
   correct_gradients();
   return step_.clip_with_step(max_norm, require_core(core_)->scaler);
 }
@@ -261,6 +284,7 @@ void OptimizerState::correct_gradients() {
     if (first_time) gradients.push_back(parameter.grad());
   });
   if (!gradients.empty()) multiply(gradients, correction);
+  gradient_watch_.note_own_change();
   const StepCapture& capture = require_core(core_)->capture;
   if (!capture.is_capturing()) return;  // avoids a copy of the marks
   capture.in_replays([window = window_, marks = corrected] { window->gathered.corrected = marks; });
@@ -272,6 +296,7 @@ void OptimizerState::multiply_gradients(const Correction& correction) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   });
   if (!gradients.empty()) multiply(gradients, correction);
+  gradient_watch_.note_own_change();
 }
 
 const OptimizerState::Ownership& OptimizerState::ownership() const {
@@ -322,8 +347,9 @@ int64_t OptimizerState::samples_of_update() const {
   return window_ ? window_->gathered.samples : require_core(core_)->loaders.progress().samples;
 }
 
-void OptimizerState::require_prepared_model() const {
-  if (loose_parameters_ || !ownership().models.empty()) return;
+void OptimizerState::check_parameters(Core& core) const {
+  if (loose_parameters_) return;
+  if (!ownership().models.empty()) return warn_if_replaced(core, *optimizer_);
   throw Error(
       ErrorDetails{.problem = "None of the optimizer's parameters belongs to a prepared model",
                    .expected = "the model to be prepared together with its optimizer",
@@ -350,7 +376,7 @@ void OptimizerState::restore(const Progress& progress) {
   used_gradients_ = progress.has_used_gradients ? gradients : 0;
   cleared_gradients_ = progress.has_cleared_gradients ? gradients : 0;
   backwards_at_last_step_ = progress.backwards_at_last_step;
-  watch_.start_over();
+  restart_watch();
 }
 
 }  // namespace accelerant::detail

@@ -17,6 +17,7 @@
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerator/core.h"
 #include "accelerator/prepared/optimizer_step.h"
+#include "accelerator/warnings/gradient_watch.h"
 #include "accelerator/warnings/optimizer_watch.h"
 
 namespace accelerant::detail {
@@ -65,7 +66,15 @@ class OptimizerState {
   void watch_after_backward(const Window* window);
 
   // Parameters or gradients have changed in a way that is fine, for example by loading.
-  void restart_watch() { watch_.start_over(); }
+  void restart_watch() {
+    watch_.start_over();
+    gradient_watch_.start_over();
+  }
+
+  // The gradients are about to be clipped: notices mistakes.
+  void watch_before_clipping() {
+    gradient_watch_.before_clipping(*require_core(core_), has_used_gradients());
+  }
 
   // The scaler was updated.
   void begin_iteration() { stage_ = Stage::ready; }
@@ -141,7 +150,8 @@ class OptimizerState {
 
   const Ownership& ownership() const;
   bool is_free_for(const Window& window) const;
-  void require_prepared_model() const;
+  // At the first step. Throws Error unless one of the parameters belongs to a prepared model.
+  void check_parameters(Core& core) const;
   // Throws Error if the last backward did not exchange all gradients between processes.
   void require_exchanged() const;
   void correct_gradients();
@@ -165,6 +175,7 @@ class OptimizerState {
   int64_t backwards_at_last_step_ = 0;  // among all backwards of the Accelerator
 
   OptimizerWatch watch_;
+  GradientWatch gradient_watch_;
   mutable Ownership ownership_;  // a cache
 };
 

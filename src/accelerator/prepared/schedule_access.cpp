@@ -52,6 +52,7 @@ class Plateau : public ScheduleAccess {
 
   const void* identity() const override { return scheduler_.get(); }
   torch::optim::Optimizer* optimizer() const override { return &scheduler_->optimizer(); }
+  bool needs_metric() const override { return true; }
   void advance(int64_t) override {
     throw Error(
         ErrorDetails{.problem = "Reduce-on-plateau needs a metric",

@@ -58,6 +58,7 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
 
 void SchedulerState::step() {
   const auto core = require_core(core_);
+  ++core->counts.schedule_calls;
   // Nothing is updated during a capture: every replay takes the step. Replays do not wait for each
   // other.
   if (core->capture.is_capturing()) {
@@ -83,6 +84,7 @@ void SchedulerState::take_step() {
     return optimizer->is_at_boundary() && may_be_updated(*optimizer);
   });
   if (!may_advance) return;
+  watch_.before_step(*core);
   Pending pending{.steps = steps_for_update(*core, followed), .rates = rates()};
   for (const auto& optimizer : followed) {
     if (optimizer->last_step()) pending.results.push_back(*optimizer->last_step());
@@ -178,6 +180,7 @@ std::vector<double> SchedulerState::rates() const {
 
 void SchedulerState::step(double metric) {
   const auto core = require_core(core_);
+  ++core->counts.schedule_calls;
   core->capture.refuse("a schedule gets a metric from the host");
   const auto span = core->timeline().span(Phase::schedule);
   core->settle_schedules();  // it may lower rates that other schedules have set

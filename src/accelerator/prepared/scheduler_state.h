@@ -17,6 +17,7 @@
 #include "accelerant/amp/step_result.h"
 #include "accelerant/optim/lr_scheduler.h"
 #include "accelerator/core.h"
+#include "accelerator/warnings/schedule_watch.h"
 #include "optim/fused_step_replay.h"
 
 namespace torch::optim {
@@ -41,6 +42,9 @@ class ScheduleAccess {
   virtual std::optional<std::vector<double>> rates_after(int64_t /*steps*/) const {
     return std::nullopt;
   }
+
+  // Whether only step(metric) advances it.
+  virtual bool needs_metric() const { return false; }
 
   // The steps that its curve is made for; empty if that is not one of its options.
   virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
@@ -128,6 +132,7 @@ class SchedulerState {
   std::deque<Pending> pending_;  // the oldest first
   at::Tensor skips_;             // int64 on the device: skipped among all counted steps
   int64_t settled_skips_ = 0;    // those among them that are settled
+  ScheduleWatch watch_;
 };
 
 }  // namespace accelerant::detail

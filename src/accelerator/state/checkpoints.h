@@ -135,6 +135,7 @@ class Checkpoints {
   std::unique_ptr<StateSource> open_in_all(const std::string& path) const;
   std::optional<std::string> newest_to_resume() const;
   std::unique_ptr<StateSource> source_to_resume() const;
+  void warn_of_unused_checkpoints() const;
   void require_same_objects(const StateSource& source) const;
   NamedState own_part(const StateSource& source) const;
   void load_trainer(const StateSource& source);

@@ -24,7 +24,16 @@ void require_good(const std::string& folder) {
   if (!is_folder(folder)) {
     throw Error(ErrorDetails{.problem = "There is no checkpoint to load",
                              .expected = "a folder written by save_state()",
-                             .got = folder + ", which is not a folder"});
+                             .got = folder + ", which is not a folder",
+                             .hint = "project.resume is \"auto\", \"restart\", \"no\" or the path "
+                                     "of a checkpoint"});
+  }
+  if (is_folder(folder + "/checkpoints")) {
+    throw Error(ErrorDetails{.problem = "There is no checkpoint to load",
+                             .expected = "one of the folders in " + folder + "/checkpoints",
+                             .got = folder + ", which is a project",
+                             .hint = "to load the newest, set project.dir to it and project.resume "
+                                     "to \"auto\", or call load_state() without a folder"});
   }
   if (checkpoint::PythonStateFolder::is_one(folder)) return;
   const auto found = checkpoint::verify(folder, checkpoint::Check::checksums);
@@ -85,10 +94,31 @@ std::optional<std::string> Checkpoints::newest_to_resume() const {
   return counts ? std::optional(newest.path) : std::nullopt;
 }
 
+// New checkpoints would be numbered after those of another training, and total_limit would remove
+// its checkpoints first.
+void Checkpoints::warn_of_unused_checkpoints() const {
+  if (core_.environment.process_index != 0) return;
+  if (!core_.warnings.is_open(&WarningOptions::unused_checkpoints)) return;
+  const std::string folder = checkpoints_folder();
+  if (!is_folder(folder)) return;
+  const auto found = checkpoint::list_checkpoints(folder);
+  if (found.empty()) return;
+  core_.warnings.say(&WarningOptions::unused_checkpoints,
+                     "This training begins anew, but its project has checkpoints of an earlier one, "
+                     "up to " +
+                         found.back().path +
+                         ". To resume from them, write .project = {.dir = ..., .resume = \"auto\"}; "
+                         "otherwise set another project.dir, or .resume = \"no\" if both may save "
+                         "there");
+}
+
 std::unique_ptr<StateSource> Checkpoints::source_to_resume() const {
   const std::string& resume = *core_.options.project.resume;
   if (resume == "no") return nullptr;
-  if (resume == "restart" && core_.environment.restart_count == 0) return nullptr;
+  if (resume == "restart" && core_.environment.restart_count == 0) {
+    warn_of_unused_checkpoints();
+    return nullptr;
+  }
   const json found = from_main(*core_.world, [&]() -> json {
     if (const auto newest = newest_to_resume()) return *newest;
     if (resume == "auto" || resume == "restart") return nullptr;

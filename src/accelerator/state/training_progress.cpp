@@ -35,6 +35,7 @@ void TrainingProgress::end_loop(const data::LoaderState& loader, int64_t backwar
   const auto found = std::ranges::find(running_, &loader, &Running::loader);
   if (found == running_.end()) return;
   const bool trained = backwards > found->backwards_at_begin || loader.is_skipped();
+  if (backwards > found->backwards_at_begin) ++trained_loops_;
   running_.erase(found);
   // Without epochs() it is unknown where an epoch ends.
   if (in_epochs_ && trained && !was_trained_with(loader)) trained_with_.push_back(&loader);

@@ -25,6 +25,10 @@ class TrainingProgress {
   // training had already finished the loop.
   int64_t begin_epochs(int64_t count);
 
+  // Whether the resumed training had finished the loop that epochs() was called for last, and no
+  // later one had begun.
+  bool has_resumed_at_end() const { return resume_at_ && resume_at_->range == ranges_ - 1; }
+
   void begin_epoch(int64_t epoch);
   void end_epochs();
 
@@ -44,6 +48,9 @@ class TrainingProgress {
   // Whether a loop that trained with the loader has ended in this epoch: a training resumed in this
   // epoch must not run it again.
   bool was_trained_with(const data::LoaderState& loader) const;
+
+  // Loops over loaders that trained and have ended.
+  int64_t trained_loops() const { return trained_loops_; }
 
   // Whether a backward has run in the current loop over this loader.
   bool is_training_with(const data::LoaderState& loader, int64_t backwards) const;
@@ -69,6 +76,7 @@ class TrainingProgress {
   bool in_epochs_ = false;  // the last one is still running
   int64_t epoch_ = 0;
   bool has_trained_ = false;                            // in this epoch
+  int64_t trained_loops_ = 0;                           // in all epochs of this process
   std::vector<const data::LoaderState*> trained_with_;  // in this epoch
   std::vector<Running> running_;                        // innermost last
   std::optional<Place> resume_at_;

@@ -5,8 +5,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <functional>
-#include <string_view>
 
 #include "accelerator/core.h"
 #include "accelerator/prepared/model_state.h"
@@ -35,33 +33,6 @@ bool has_nonzero_gradient(const ModelState& model) {
 
 }  // namespace
 
-OptimizerWatch::Mark OptimizerWatch::mark_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return {};
-  return {.tensor = tensor.unsafeGetTensorImpl(), .version = tensor._version()};
-}
-
-OptimizerWatch::Mark OptimizerWatch::mark_of_parameter(const at::Tensor& parameter) {
-  Mark mark = mark_of(parameter);
-  // libtorch's SGD writes past the version counter.
-  if (parameter.defined() && parameter.is_cpu() && parameter.is_contiguous()) {
-    constexpr std::size_t most_bytes = 64;
-    const std::size_t bytes = std::min(parameter.nbytes(), most_bytes);
-    mark.values = std::hash<std::string_view>()(
-        {static_cast<const char*>(parameter.const_data_ptr()), bytes});
-  }
-  return mark;
-}
-
-at::Tensor OptimizerWatch::witness() const {
-  at::Tensor found;
-  any_parameter(optimizer_, [&](const at::Tensor& parameter) {
-    if (!parameter.requires_grad()) return false;
-    found = parameter;
-    return true;
-  });
-  return found;
-}
-
 void OptimizerWatch::before_backward(Core& core, const Window* window) {
   look_for_foreign_update(core);
   if (window == nullptr) return;
@@ -74,7 +45,7 @@ void OptimizerWatch::before_backward(Core& core, const Window* window) {
 void OptimizerWatch::look_for_foreign_update(Core& core) {
   if (was_called_ || !has_backward_ || updates_ != core.counts.updates) return;
   if (!core.warnings.is_open(&WarningOptions::bypassed_optimizer)) return;
-  const Mark now = mark_of_parameter(witness());
+  const TensorMark now = mark_of_parameter(witness_of(optimizer_));
   if (now.tensor != parameter_.tensor || now == parameter_) return;
   if (++foreign_updates_ < kForeignUpdates) return;
   core.warnings.say(
@@ -87,7 +58,7 @@ void OptimizerWatch::look_for_foreign_update(Core& core) {
 void OptimizerWatch::look_for_lost_gradients(Core& core, const Window& window) const {
   if (window.gathered.micro_steps == 0) return;
   if (!core.warnings.is_open(&WarningOptions::bypassed_backward)) return;
-  const at::Tensor parameter = witness();
+  const at::Tensor parameter = witness_of(optimizer_);
   if (!parameter.defined() || mark_of(parameter.grad()) == gradient_) return;
   if (parameter.grad().defined() && !is_zero(parameter.grad())) {
     // The program changes gradients on purpose. Not looked at again, since looking waits.
@@ -106,13 +77,13 @@ void OptimizerWatch::look_for_lost_gradients(Core& core, const Window& window) c
 void OptimizerWatch::after_backward(const Core& core, const Window* window) {
   if (!was_called_) {
     has_backward_ = true;
-    parameter_ = mark_of_parameter(witness());
+    parameter_ = mark_of_parameter(witness_of(optimizer_));
     updates_ = core.counts.updates;
   }
   if (window != nullptr) {
-    const at::Tensor parameter = witness();
+    const at::Tensor parameter = witness_of(optimizer_);
     gathering_ = !window->complete && parameter.defined() ? window : nullptr;
-    gradient_ = gathering_ != nullptr ? mark_of(parameter.grad()) : Mark();
+    gradient_ = gathering_ != nullptr ? mark_of(parameter.grad()) : TensorMark();
   }
   // Only an order that never worked is told, so only the first steps pay for it.
   if (!has_stepped_) had_gradients_ = had_gradients_ || has_gradients(optimizer_);
@@ -126,8 +97,9 @@ void OptimizerWatch::before_step(Core& core, const std::vector<const ModelState*
     core.warnings.say(
         &WarningOptions::bypassed_backward,
         "optimizer.step() found gradients that accelerator.backward() did not make: was "
-        "loss.backward() called? Such gradients are neither scaled nor divided by the size of the "
-        "accumulation window. Write accelerator.backward(loss)");
+        "loss.backward() called, or backward() of another Accelerator? Such gradients are neither "
+        "scaled nor divided by the size of the accumulation window. Write "
+        "accelerator.backward(loss) with the Accelerator that prepared the optimizer");
   }
   if (!ran_backward || *core.options.mixed_precision == Precision::no) return;
   if (!core.warnings.is_open(&WarningOptions::bypassed_model)) return;

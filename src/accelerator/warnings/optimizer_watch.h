@@ -5,14 +5,10 @@
 // its values, so it costs nothing however large the model is, and never waits for the device.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
 
-namespace torch::optim {
-class Optimizer;
-}
+#include "accelerator/warnings/tensor_mark.h"
 
 namespace accelerant::detail {
 
@@ -46,21 +42,6 @@ class OptimizerWatch {
   void start_over();
 
  private:
-  // A tensor, and what changes when it is written to.
-  struct Mark {
-    const c10::TensorImpl* tensor = nullptr;
-    int64_t version = 0;
-    std::size_t values = 0;  // of a parameter on the CPU
-
-    bool operator==(const Mark&) const = default;
-  };
-
-  static Mark mark_of(const at::Tensor& tensor);
-  static Mark mark_of_parameter(const at::Tensor& parameter);
-
-  // The parameter that stands for all; undefined if none is trained.
-  at::Tensor witness() const;
-
   void look_for_foreign_update(Core& core);
   void look_for_lost_gradients(Core& core, const Window& window) const;
 
@@ -70,12 +51,12 @@ class OptimizerWatch {
   bool had_gradients_ = false;  // after one of the backwards before the first step
 
   bool has_backward_ = false;          // one ran since the last step
-  Mark parameter_;                     // after it
+  TensorMark parameter_;                     // after it
   int64_t updates_ = 0;                // of all prepared optimizers, by then
   int foreign_updates_ = 0;            // seen so far
   int empty_steps_ = 0;                // before the first with gradients
   bool is_empty_step_ = false;         // the one under way
-  Mark gradient_;                      // after the last backward in `gathering_`
+  TensorMark gradient_;                      // after the last backward in `gathering_`
   const Window* gathering_ = nullptr;  // the window that is not complete; null: none
 };
 

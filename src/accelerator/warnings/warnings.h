@@ -17,6 +17,9 @@ class Warnings {
   // Whether the kind is switched on and has not been said yet.
   bool is_open(Kind kind) const;
 
+  // Whether any kind is open.
+  bool are_open() const { return options_ != WarningOptions::none(); }
+
   // Logs the text, if the kind is open: in the main process, or in this one if others may not see
   // the same.
   void say(Kind kind, const std::string& text);

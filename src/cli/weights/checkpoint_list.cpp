@@ -184,6 +184,14 @@ bool CheckpointList::is_good() const {
                              [](const ListedCheckpoint& one) { return one.problems.empty(); });
 }
 
+std::optional<ListedCheckpoint> list_one(const std::string& folder) {
+  auto found = known_by_name(name_of(folder));
+  if (!found) return std::nullopt;
+  found->path = folder.substr(0, folder.find_last_not_of('/') + 1);
+  read(*found);
+  return found;
+}
+
 std::optional<CheckpointList> list_project(const std::string& folder) {
   CheckpointList list{.folder = folder, .checkpoints = checkpoints_in(folder)};
   if (list.checkpoints.empty()) {

@@ -48,6 +48,9 @@ struct CheckpointList {
 // is something else.
 std::optional<CheckpointList> list_project(const std::string& folder);
 
+// The folder itself, if its name is that of a checkpoint, complete or not.
+std::optional<ListedCheckpoint> list_one(const std::string& folder);
+
 // As a table on standard output, and problems on standard error; or as JSON.
 void print(const CheckpointList& list);
 nlohmann::json to_json(const CheckpointList& list);

@@ -1,0 +1,41 @@
+// Loops for the tests of mistakes.
+#pragma once
+
+#include "accelerator/helpers.h"
+#include "mistakes/said.h"
+
+namespace mistakes {
+
+using accelerant::Accelerator;
+using accelerant::AcceleratorOptions;
+using accelerant::Precision;
+using accelerant::WarningOptions;
+using accelerator_test::counting_loader;
+using accelerator_test::on_cpu;
+using accelerator_test::OneWeight;
+using accelerator_test::scalar;
+using accelerator_test::Scale;
+
+// Options that turn off the warning about a CPU that is slow in the precision.
+inline AcceleratorOptions quiet_cpu(Precision precision = Precision::no, int64_t steps = 1) {
+  auto options = on_cpu(precision, steps);
+  options.warnings.slow_precision = false;
+  return options;
+}
+
+inline AcceleratorOptions without(bool WarningOptions::*warning, AcceleratorOptions options) {
+  options.warnings.*warning = false;
+  return options;
+}
+
+// A loop that does everything right.
+inline void train(OneWeight& t, int64_t batches) {
+  for (int64_t i = 0; i < batches; ++i) {
+    auto window = t.accelerator.accumulate(t.model);
+    t.backward(1e-3);
+    t.optimizer.step();
+    t.optimizer.zero_grad();
+  }
+}
+
+}  // namespace mistakes
