@@ -190,8 +190,8 @@ std::unique_ptr<Training> make_training(const std::string& form, const Task& tas
                                         accelerant::Precision precision) {
   torch::manual_seed(0);
   if (form == "accelerant" || form == "captured" || form == "unwatched") {
-    const auto warnings = form == "unwatched" ? accelerant::WarningOptions::none()
-                                              : accelerant::WarningOptions();
+    const auto warnings =
+        form == "unwatched" ? accelerant::WarningOptions::none() : accelerant::WarningOptions();
     return std::make_unique<AcceleratedTraining<Task>>(task, precision, form == "captured",
                                                        warnings);
   }

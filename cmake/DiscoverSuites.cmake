@@ -2,7 +2,7 @@
 #
 # Loading libtorch takes longer than most tests, so a process for each of them, as gtest_discover_tests() starts,
 # would take most of the time of a run. Tests that need a GPU (their names end with /cuda) are a test of their own, which
-# CTest counts as skipped where there is none.
+# CTest counts as skipped where there is none. A suite in which some tests are skipped has passed; the log names them.
 #
 # As a script, after the program was built, with -D program=... -D name=... -D output=...: writes the file that CTest
 # includes.
@@ -34,8 +34,7 @@ if(CMAKE_SCRIPT_MODE_FILE)
 
   macro(register test filter)
     string(APPEND script "add_test([==[${test}]==] [==[${program}]==] [==[--gtest_filter=${filter}]==])\n"
-      "set_tests_properties([==[${test}]==] PROPERTIES TIMEOUT 600 "
-      "SKIP_REGULAR_EXPRESSION [==[\\[  PASSED  \\] 0 tests\\.]==])\n")
+      "set_tests_properties([==[${test}]==] PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)\n")
   endmacro()
 
   foreach(suite IN LISTS suites)

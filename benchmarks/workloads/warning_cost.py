@@ -18,5 +18,6 @@ def contenders(settings, task, precision):
 
 def cases(settings):
     for precision, task in TASKS[settings.device]:
-        yield Case(f"warnings/{precision}/{task}", f"step, {trainings.title_of(task)}, {precision}", "ms",
+        title = f"step with and without warnings, {trainings.title_of(task)}, {precision}"
+        yield Case(f"warnings/{precision}/{task}", title, "ms",
                    functools.partial(contenders, settings, task, precision), rounds=ROUNDS)

@@ -28,9 +28,7 @@ Accelerator& Accelerator::operator=(Accelerator&&) noexcept = default;
 
 detail::Core& detail::core_of(const Accelerator& accelerator) { return *accelerator.core_; }
 
-void Accelerator::note_division() const {
-  core_->warnings.close(&WarningOptions::undivided_data);
-}
+void Accelerator::note_division() const { core_->warnings.close(&WarningOptions::undivided_data); }
 
 Epochs Accelerator::epochs(int64_t count) {
   if (count < 0) {
@@ -42,13 +40,7 @@ Epochs Accelerator::epochs(int64_t count) {
   const auto& progress = core_->progress;
   const int64_t first = progress->begin_epochs(count);
   if (first == count && count > 0 && progress->has_resumed_at_end()) {
-    core_->warnings.say(
-        &WarningOptions::finished_training,
-        c10::str("Nothing is left to do in this loop over epochs: ",
-                 core_->checkpoints.resumed() ? core_->checkpoints.resumed()->path : "the checkpoint",
-                 " was saved after all ", count,
-                 " epochs. To train on, ask for more epochs; to begin anew, set another "
-                 "project.dir or .resume = \"no\""));
+    core_->finished_training.note_empty_epochs(*core_, count);
   }
   return {first, count, progress};
 }

@@ -44,7 +44,12 @@ Core::Core(AcceleratorOptions given)
   }
 }
 
-Core::~Core() = default;
+Core::~Core() {
+  try {
+    finished_training.say_if_nothing_was_done(*this);
+  } catch (...) {  // thrown by the program's own log handler: nobody is left to be told
+  }
+}
 
 WindowRules Core::window_rules() const {
   return {.steps = *options.gradient_accumulation.steps,

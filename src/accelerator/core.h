@@ -21,6 +21,7 @@
 #include "accelerator/prepared/registry.h"
 #include "accelerator/state/checkpoints.h"
 #include "accelerator/state/training_progress.h"
+#include "accelerator/warnings/finished_training.h"
 #include "accelerator/warnings/loss_watch.h"
 #include "accelerator/warnings/skip_watch.h"
 #include "accelerator/warnings/warnings.h"
@@ -50,7 +51,6 @@ struct LoopCounts {
   int64_t backwards = 0;
   int64_t updates = 0;     // optimizer steps
   int64_t step_calls = 0;  // of optimizers, steps that were not due included
-  int64_t schedule_calls = 0;  // of schedules, likewise
   // The backwards that had run when a forward in mixed precision may have begun that no Model knows
   // of: in a scope of autocast(), or in the replay of a captured step. -1: never.
   int64_t backwards_at_hidden_forward = -1;
@@ -136,6 +136,7 @@ struct Core {
 
   Warnings warnings;
   LossWatch loss_watch;
+  FinishedTraining finished_training;
   SkipWatch skip_watch;
 
   OpenScopes open_scopes;

@@ -152,23 +152,27 @@ void complete_from_environment(launch::LaunchOptions& options) {
 }
 
 // An option of the launcher behind the program's name reaches the program, which mostly ignores it.
-// Only the options that programs rarely have themselves are looked for.
+// Only the options that programs rarely have themselves are looked for, and not behind a program's
+// own "--".
 void warn_of_misplaced_options(const CLI::App& app, const std::vector<std::string>& command) {
+  const auto end = std::ranges::find(command, "--");
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group() != kPlacementGroup && option->get_group() != kFailureGroup) continue;
     for (const std::string& name : option->get_lnames()) {
       const auto is_written = [&](const std::string& argument) {
         return argument == "--" + name || argument.starts_with("--" + name + "=");
       };
-      if (std::ranges::none_of(command.begin() + 1, command.end(), is_written)) continue;
-      show_warning("--" + name + " is behind the program's name, so it goes to the program, not to "
-                   "the launcher. To use it here, write: accelerant launch --" + name + " ... " +
-                   command.front() + "; to silence this, write -- before " + command.front());
+      if (std::none_of(command.begin() + 1, end, is_written)) continue;
+      show_warning("--" + name +
+                   " is behind the program's name, so it goes to the program, not to "
+                   "the launcher. To use it here, write: accelerant launch --" +
+                   name + " ... " + command.front() + "; to silence this, write -- before " +
+                   command.front());
     }
   }
 }
 
-std::vector<std::string> command_in(const CLI::App& app) {
+std::vector<std::string> command_in(const CLI::App& app, bool quiet) {
   std::vector<std::string> command = app.remaining();
   const bool is_marked = !command.empty() && command.front() == "--";
   if (is_marked) command.erase(command.begin());
@@ -176,7 +180,7 @@ std::vector<std::string> command_in(const CLI::App& app) {
     throw unknown_option(app, command.front());
   }
   if (command.empty()) throw missing_arguments(app, {"PROGRAM"});
-  if (!is_marked) warn_of_misplaced_options(app, command);
+  if (!is_marked && !quiet) warn_of_misplaced_options(app, command);
   return command;
 }
 
@@ -215,7 +219,7 @@ int launch_command(int argc, char** argv) {
   add_output(*app, arguments);
   if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
   launch::LaunchOptions& options = arguments.options;
-  options.command = command_in(*app);
+  options.command = command_in(*app, options.quiet);
   options.monitor_interval = std::chrono::duration<double>(arguments.monitor_interval);
   options.grace = std::chrono::duration<double>(arguments.grace);
   options.saving_grace = std::chrono::duration<double>(arguments.saving_grace);

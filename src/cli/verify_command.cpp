@@ -62,7 +62,7 @@ class Verifier {
         return verify_folder(listed.path);
       case ListedCheckpoint::State::unfinished:
       case ListedCheckpoint::State::left_over:
-        return;  // no training resumes from it
+        return;  // no training resumes from it; verify_command() refuses if there is nothing else
     }
   }
 
@@ -131,6 +131,7 @@ int verify_command(int argc, char** argv) {
   require_path(path);
   Verifier verifier;
   verifier.verify_path(path);
+  if (verifier.files() == 0) throw UsageError{path + " contains no complete checkpoint"};
   std::printf("%s, %zu damaged\n", plural(verifier.files(), "file").c_str(), verifier.problems());
   return verifier.problems() == 0 ? 0 : kFailure;
 }

@@ -70,7 +70,7 @@ TEST(BadInput, ALossOfSeveralElementsNeedsAGradient) {
   Accelerator accelerator(on_cpu());
   const auto model = accelerator.prepare(net);
   const auto x = torch::tensor({1.0F, 2.0F});
-  EXPECT_THROW(accelerator.backward(model(x)), c10::Error);
+  EXPECT_THROW(accelerator.backward(model(x)), accelerant::Error);
   accelerator.backward(model(x), {.gradient = torch::tensor({10.0F, 1.0F})});
   EXPECT_EQ(net->w.grad().item<float>(), 12.0F);
 }

@@ -183,7 +183,8 @@ def test_options_behind_the_program():
     result = run("launch", "echo", "--num-processes", "2")
     assert (result.returncode, result.stdout) == (0, "--num-processes 2\n")
     assert "accelerant launch --num-processes ... echo" in result.stderr
-    for arguments in (["--", "echo", "--num-processes=2"], ["echo", "--cpu"]):
+    for arguments in (["--", "echo", "--num-processes=2"], ["echo", "--cpu"], ["echo", "--", "--grace", "3"],
+                      ["--quiet", "echo", "--num-processes", "2"]):
         assert run("launch", *arguments).stderr == ""
 
 

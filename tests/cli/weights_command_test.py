@@ -377,6 +377,16 @@ def test_a_lost_manifest(tmp_path):
     assert str(lost) not in run("verify", checkpoints, code=1).stdout
 
 
+def test_verify_does_not_pass_what_has_no_checkpoint(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    for unfinished in False, True:
+        if unfinished:
+            (checkpoints / "checkpoint_0.tmp").mkdir()
+        for path in tmp_path, checkpoints:
+            run("verify", path, code=2)
+
+
 def test_verify_says_what_is_no_model(tmp_path):
     assert "contains neither checkpoints nor a model" in run("verify", tmp_path, code=2).stderr
 

@@ -38,4 +38,22 @@ inline void train(OneWeight& t, int64_t batches) {
   }
 }
 
+// One weight, and a schedule.
+struct Scheduled {
+  explicit Scheduled(const AcceleratorOptions& options, int64_t total_steps = 10)
+      : t(options, 1e-3),
+        cosine(accelerant::optim::cosine_with_warmup(t.sgd, {.total_steps = total_steps})),
+        scheduler(t.accelerator.prepare(cosine)) {}
+
+  void step() {
+    t.backward(1);
+    t.optimizer.step();
+    t.optimizer.zero_grad();
+  }
+
+  OneWeight t;
+  accelerant::optim::LrScheduler cosine;
+  accelerant::Scheduler scheduler;
+};
+
 }  // namespace mistakes

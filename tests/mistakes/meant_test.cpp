@@ -128,5 +128,167 @@ TEST(Mistakes, GradientsOfOnesOwnAreFineInFloat32) {
   EXPECT_EQ(said, "");
 }
 
+// --- Gradients -----------------------------------------------------------------------------------
+
+// The critic is frozen while the generator trains, and the module clears its gradients.
+TEST(Mistakes, ACriticThatIsFrozenMeanwhileIsToldNothing) {
+  Accelerator accelerator(quiet_cpu());
+  Scale generator_net;
+  Scale critic_net;
+  torch::optim::SGD generator_sgd(generator_net->parameters(), 0.1);
+  torch::optim::SGD critic_sgd(critic_net->parameters(), 0.1);
+  auto [generator, critic, generator_optimizer, critic_optimizer] =
+      accelerator.prepare(generator_net, critic_net, generator_sgd, critic_sgd);
+  const std::string said = said_by([&] {
+    for (int i = 0; i < 8; ++i) {
+      critic_net->w.requires_grad_(true);
+      critic_net->zero_grad();
+      const torch::Tensor fake = generator(scalar(1));
+      accelerator.backward(critic(fake.detach()).sum());
+      critic_optimizer.step();
+      critic_net->w.requires_grad_(false);
+      generator_net->zero_grad();
+      accelerator.backward(critic(fake).sum());
+      generator_optimizer.step();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
+// The allocator gives each gradient the address of the one before.
+TEST(Mistakes, ClippingWithAModuleThatClearsItsGradientsIsToldNothing) {
+  Accelerator accelerator(quiet_cpu());
+  Scale net;
+  torch::optim::AdamW adamw(net->parameters(), 1e-3);
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  const std::string said = said_by([&, &model = model, &optimizer = optimizer] {
+    for (int i = 0; i < 8; ++i) {
+      accelerator.backward(model(scalar(1)).sum());
+      accelerator.clip_grad_norm_(model, 1.0);
+      optimizer.step();
+      net->zero_grad();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
+// One clipping for a trunk and two heads, of which only one is trained at a time.
+TEST(Mistakes, ClippingTheStaleGradientsOfAnotherHeadIsToldNothing) {
+  Accelerator accelerator(quiet_cpu());
+  torch::nn::Sequential net(torch::nn::Linear(2, 2), torch::nn::Linear(2, 1),
+                            torch::nn::Linear(2, 1));
+  const auto parts = net->children();
+  torch::optim::SGD trunk_sgd(parts[0]->parameters(), 0.1);
+  std::vector<std::unique_ptr<torch::optim::SGD>> head_sgds;
+  for (int head = 0; head < 2; ++head) {
+    head_sgds.push_back(std::make_unique<torch::optim::SGD>(parts[1 + head]->parameters(), 0.1));
+  }
+  auto [model, trunk, first, second] =
+      accelerator.prepare(net, trunk_sgd, *head_sgds[0], *head_sgds[1]);
+  std::vector heads = {first, second};
+  const std::string said = said_by([&, &model = model, &trunk = trunk] {
+    for (std::size_t i = 0; i < 8; ++i) {
+      auto& head = heads[i % 2];
+      trunk.zero_grad();
+      head.zero_grad();
+      const auto hidden = parts[0]->as<torch::nn::Linear>()->forward(torch::ones({1, 2}));
+      accelerator.backward(parts[1 + i % 2]->as<torch::nn::Linear>()->forward(hidden).sum());
+      accelerator.clip_grad_norm_(model, 1.0);
+      trunk.step();
+      head.step();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST(Mistakes, MaskingGradientsUnderFp16IsToldNothing) {
+  Accelerator accelerator(quiet_cpu(Precision::fp16));
+  torch::nn::Linear net(4, 4);
+  torch::optim::SGD sgd(net->parameters(), 1e-3);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const std::string said = said_by([&, &model = model, &optimizer = optimizer] {
+    for (int i = 0; i < 4; ++i) {
+      accelerator.backward(model(torch::ones({1, 4})).sum());
+      {
+        const torch::NoGradGuard no_grad;
+        net->weight.grad()[0].zero_();
+      }
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
+// A teacher that is prepared but not trained, and a criterion with a parameter of its own.
+TEST(Mistakes, ATeacherAndACriterionWithParametersAreToldNothing) {
+  Accelerator accelerator(quiet_cpu());
+  Scale student_net;
+  Scale teacher_net;
+  Scale temperature;
+  auto parameters = student_net->parameters();
+  parameters.push_back(temperature->w);
+  torch::optim::SGD sgd(parameters, 0.1);
+  auto [student, teacher, optimizer] = accelerator.prepare(student_net, teacher_net, sgd);
+  const std::string said = said_by([&] {
+    for (int i = 0; i < 3; ++i) {
+      const torch::Tensor target = teacher(scalar(1)).detach();
+      accelerator.backward((student(scalar(2)) * temperature->w - target).pow(2).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
+// --- Schedules -----------------------------------------------------------------------------------
+
+// Two loaders in an epoch, and a schedule that counts epochs.
+TEST(Mistakes, TwoLoadersInAnEpochAreToldNothing) {
+  Scheduled s(quiet_cpu());
+  const auto first = s.t.accelerator.prepare(counting_loader(4));
+  const auto second = s.t.accelerator.prepare(counting_loader(4));
+  const std::string said = said_by([&] {
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for ([[maybe_unused]] auto&& batch : first) s.step();
+      for ([[maybe_unused]] auto&& batch : second) s.step();
+      s.scheduler.step();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
+TEST(Mistakes, AScheduleThatIsPreparedLaterIsToldNothing) {
+  OneWeight t(quiet_cpu());
+  const auto loader = t.accelerator.prepare(counting_loader(4));
+  const std::string said = said_by([&] {
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for ([[maybe_unused]] auto&& batch : loader) train(t, 1);
+    }
+    auto cosine = accelerant::optim::cosine_with_warmup(t.sgd, {.total_steps = 10'000});
+    auto scheduler = t.accelerator.prepare(cosine);
+    for ([[maybe_unused]] auto&& batch : loader) {
+      train(t, 1);
+      scheduler.step();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
+// A step for every fourth batch, by hand, and a schedule made in batches.
+TEST(Mistakes, ABatchwiseScheduleWithAccumulationByHandIsToldNothing) {
+  Scheduled s(quiet_cpu(), 100);
+  const std::string said = said_by([&] {
+    for (int i = 0; i < 16; ++i) {
+      s.t.backward(1e-3);
+      s.scheduler.step();
+      if (i % 4 != 3) continue;
+      s.t.optimizer.step();
+      s.t.optimizer.zero_grad();
+    }
+  });
+  EXPECT_EQ(said, "");
+}
+
 }  // namespace
 }  // namespace mistakes

@@ -6,24 +6,6 @@
 namespace mistakes {
 namespace {
 
-// One weight, and a schedule.
-struct Scheduled {
-  explicit Scheduled(const AcceleratorOptions& options, int64_t total_steps = 10)
-      : t(options, 1e-3),
-        cosine(accelerant::optim::cosine_with_warmup(t.sgd, {.total_steps = total_steps})),
-        scheduler(t.accelerator.prepare(cosine)) {}
-
-  void step() {
-    t.backward(1);
-    t.optimizer.step();
-    t.optimizer.zero_grad();
-  }
-
-  OneWeight t;
-  accelerant::optim::LrScheduler cosine;
-  accelerant::Scheduler scheduler;
-};
-
 // --- Gradients -----------------------------------------------------------------------------------
 
 TEST(Mistakes, ClippingByTorchUnderFp16) {
@@ -70,9 +52,9 @@ TEST(Mistakes, GradientsMayBeChangedWhenTheyAreUnscaled) {
                        [](OneWeight& t) { t.accelerator.clip_grad_norm_(t.model, 0.1); }),
             "");
   EXPECT_EQ(train_with(quiet_cpu(), by_torch), "");
-  EXPECT_EQ(train_with(without(&WarningOptions::scaled_gradients, quiet_cpu(Precision::fp16)),
-                       by_torch),
-            "");
+  EXPECT_EQ(
+      train_with(without(&WarningOptions::scaled_gradients, quiet_cpu(Precision::fp16)), by_torch),
+      "");
 }
 
 TEST(Mistakes, ZeroGradIsForgotten) {
@@ -154,6 +136,7 @@ TEST(Mistakes, StepTwiceUnderFp16) {
     t.optimizer.step();
   });
   EXPECT_TRUE(contains(said, "optimizer.step() was called twice"));
+  EXPECT_TRUE(contains(said, "backward(loss) before each"));
   EXPECT_EQ(count(said, "update()"), 0);
 }
 
@@ -224,7 +207,6 @@ TEST(Mistakes, SchedulerStepIsForgotten) {
     }
   });
   EXPECT_TRUE(contains(said, "call scheduler.step()"));
-  EXPECT_TRUE(contains(said, "4 times"));
   EXPECT_EQ(count(said, "never stepped"), 1);
 }
 

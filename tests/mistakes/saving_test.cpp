@@ -182,8 +182,29 @@ TEST(Mistakes, ResumingAFinishedTraining) {
   EXPECT_EQ(said_by([&] { EXPECT_EQ(train(2), 2); }), "");
   const std::string said = said_by([&] { EXPECT_EQ(train(2), 0); });
   EXPECT_TRUE(contains(said, "checkpoint_1"));
-  EXPECT_TRUE(contains(said, "after all 2 epochs"));
+  EXPECT_TRUE(contains(said, "after the last of 2 epochs"));
   EXPECT_EQ(said_by([&] { EXPECT_EQ(train(3), 1); }), "");
+}
+
+// The checkpoint was saved after the first of two loops over epochs.
+TEST(Mistakes, ResumingBetweenTwoLoopsOverEpochsIsToldNothing) {
+  const TempFolder folder;
+  const auto train = [&](bool stops) {
+    OneWeight t(in_project(folder, "auto"));
+    const auto run_epoch = [&] {
+      t.backward(1);
+      t.optimizer.step();
+      t.optimizer.zero_grad();
+    };
+    for ([[maybe_unused]] const auto epoch : t.accelerator.epochs(2)) {
+      run_epoch();
+      t.accelerator.save_state();
+    }
+    if (stops) return;
+    for ([[maybe_unused]] const auto epoch : t.accelerator.epochs(2)) run_epoch();
+  };
+  EXPECT_EQ(said_by([&] { train(true); }), "");
+  EXPECT_EQ(said_by([&] { train(false); }), "");
 }
 
 TEST(Mistakes, ResumeIsForgotten) {
@@ -202,6 +223,44 @@ TEST(Mistakes, ResumeIsForgotten) {
   EXPECT_TRUE(contains(said, ".resume = \"auto\""));
   EXPECT_EQ(said_by([&] { train("auto"); }), "");
   EXPECT_EQ(said_by([&] { train("no"); }), "");
+}
+
+TEST(Mistakes, LoadingByHandInAProjectIsToldNothing) {
+  const TempFolder folder;
+  const auto train = [&](bool loads) {
+    auto options = in_project(folder);
+    options.project.resume = std::nullopt;
+    OneWeight t(options);
+    if (loads) t.accelerator.load_state();
+    t.backward(1);
+    t.optimizer.step();
+    t.accelerator.save_state();
+  };
+  EXPECT_EQ(said_by([&] { train(false); }), "");
+  EXPECT_EQ(said_by([&] { train(true); }), "");
+}
+
+TEST(Mistakes, EvaluatingInAProjectIsToldNothing) {
+  const TempFolder folder;
+  {
+    OneWeight t(in_project(folder));
+    t.accelerator.save_state();
+  }
+  auto options = in_project(folder);
+  options.project.resume = std::nullopt;
+  EXPECT_EQ(said_by([&] { OneWeight t(options); }), "");
+}
+
+// Updates from before do not count as updates without a step of the schedule.
+TEST(Mistakes, ResumingWithALongScheduleIsToldNothing) {
+  const TempFolder folder;
+  const auto train = [&](int updates) {
+    Cosine t(in_project(folder, "auto"), 2000);
+    for (int i = 0; i < updates; ++i) t.step();
+    t.accelerator.save_state();
+  };
+  EXPECT_EQ(said_by([&] { train(120); }), "");
+  EXPECT_EQ(said_by([&] { train(4); }), "");
 }
 
 TEST(Mistakes, ResumingFromWhatIsNotACheckpoint) {

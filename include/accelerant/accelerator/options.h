@@ -250,27 +250,29 @@ struct WarningOptions {
   // mixed_precision asks for a type that this CPU has no instructions for.
   bool slow_precision = true;
 
-  // Under fp16: something other than the Accelerator changed gradients, for example clipped them,
-  // while they carried the loss scale. Looked for in the first three steps.
+  // Under fp16: something other than the Accelerator made gradients much smaller, most likely by
+  // clipping them, while they carried the loss scale. Looked for in the first three updates.
   bool scaled_gradients = true;
 
   // backward() added to gradients that a step had used, since zero_grad() was not called; or
-  // gradients were clipped after the step.
+  // gradients were clipped after the step. Both are told the second time.
   bool used_gradients = true;
 
-  // A schedule was not stepped in a whole epoch (one of more than 1000 steps: in 100 updates), or
-  // was stepped twice for an update.
+  // A schedule was never stepped although a second epoch began (one of more than 1000 steps: in 100
+  // updates), or was stepped twice for an update.
   bool schedule_steps = true;
 
-  // A model has trained parameters that no prepared optimizer has, and an optimizer has some that
-  // are in no prepared model: a layer was replaced after the optimizer was made.
+  // A model has parameters with gradients that no prepared optimizer has, and an optimizer has some
+  // without gradients that are in no prepared model: a layer was replaced after the optimizer was
+  // made.
   bool replaced_parameters = true;
 
   // With several processes: backward() ran without a loop over a prepared loader, so that all of
   // them may train with the same samples.
   bool undivided_data = true;
 
-  // The training was resumed from a checkpoint after its last epoch, so that nothing is left to do.
+  // The training was resumed from a checkpoint after its last epoch, and nothing was left to do.
+  // Told when the Accelerator ends.
   bool finished_training = true;
 
   // The project has checkpoints of an earlier training, and this one does not resume from them.

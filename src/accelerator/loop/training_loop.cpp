@@ -37,12 +37,12 @@ void check_loss(const at::Tensor& loss, const BackwardOptions& options) {
                 "with parameters that are not all frozen"});
   }
   if (loss.numel() != 1 && !options.gradient.defined()) {
-    throw Error(ErrorDetails{
-        .problem = "backward() got a loss that is not a single number",
-        .expected = "one element",
-        .got = c10::str("a tensor of shape ", loss.sizes()),
-        .hint = "reduce it, as in loss.mean(), or pass the weights of its elements: "
-                "accelerator.backward(loss, {.gradient = weights})"});
+    throw Error(
+        ErrorDetails{.problem = "backward() got a loss that is not a single number",
+                     .expected = "one element",
+                     .got = c10::str("a tensor of shape ", loss.sizes()),
+                     .hint = "reduce it, as in loss.mean(), or pass the weights of its elements: "
+                             "accelerator.backward(loss, {.gradient = weights})"});
   }
   if (options.error_if_nonfinite && !loss.detach().isfinite().all().item<bool>()) {
     throw Error(ErrorDetails{.problem = "The loss is not finite",
@@ -139,6 +139,17 @@ void require_owners(const std::vector<at::Tensor>& parameters,
   }
 }
 
+// Whether steps have used all gradients there are.
+bool are_used_up(const std::vector<std::shared_ptr<detail::OptimizerState>>& owners) {
+  bool any = false;
+  for (const auto& owner : owners) {
+    if (!owner->has_any_gradients()) continue;
+    if (!owner->has_used_gradients()) return false;
+    any = true;
+  }
+  return any;
+}
+
 // Whether the gradients may be clipped now: not in the middle of a window. `clips`: there is a
 // limit, so it is not only the norm that is asked for.
 bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
@@ -149,10 +160,8 @@ bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
   }
   if (owners.empty() && !boundary_without_owner) return false;
   if (core.scaler.is_enabled()) require_owners(parameters, owners);
-  for (const auto& owner : owners) {
-    if (clips) owner->watch_before_clipping();
-    owner->finish_gradients();
-  }
+  if (clips && are_used_up(owners)) owners.front()->note_late_clipping();
+  for (const auto& owner : owners) owner->finish_gradients();
   return true;
 }
 

@@ -123,10 +123,11 @@ void resolve_resume(ProjectOptions& project) {
   if (!project.resume) project.resume = project.dir.empty() ? "no" : "restart";
   const std::string& resume = *project.resume;
   if (resume.empty()) {
-    throw Error(ErrorDetails{.problem = "project.resume is empty",
-                             .expected = "\"auto\", \"restart\", \"no\" or the path of a checkpoint",
-                             .got = "\"\"",
-                             .hint = "leave it out for the default"});
+    throw Error(
+        ErrorDetails{.problem = "project.resume is empty",
+                     .expected = "\"auto\", \"restart\", \"no\" or the path of a checkpoint",
+                     .got = "\"\"",
+                     .hint = "leave it out for the default"});
   }
   if ((resume == "auto" || resume == "restart") && project.dir.empty()) {
     throw Error(

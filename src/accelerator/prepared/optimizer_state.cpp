@@ -42,8 +42,8 @@ std::optional<bool> unless_forbidden(bool allowed) {
 // The scaler would refuse it, too, but speaks of its own update().
 [[noreturn]] void refuse_second_step() {
   throw Error(ErrorDetails{
-      .problem = "optimizer.step() was called twice with the same gradients",
-      .expected = "one step for each backward(), since the loss scale is undone only once",
+      .problem = "optimizer.step() was called twice without accelerator.backward() in between",
+      .expected = "one backward for each step, since the loss scale is undone only once",
       .got = "a second step under fp16",
       .hint = "call accelerator.backward(loss) before each optimizer.step()"});
 }
@@ -146,6 +146,12 @@ void OptimizerState::note_stepped(StepResult result) {
   core->skip_watch.look(*core);
 }
 
+void OptimizerState::note_backward() {
+  // The module may have cleared them, and later ones may have the same addresses.
+  if (used_gradients_ != 0 && !has_used_gradients()) used_gradients_ = 0;
+  step_.note_gradients_changed();
+}
+
 void OptimizerState::watch_before_backward(const Window* window) {
   if (in_closure_) return;  // the optimizer changes parameters between its backwards
   watch_.before_backward(*require_core(core_), window_.get() == window ? window : nullptr);
@@ -155,7 +161,7 @@ void OptimizerState::watch_before_backward(const Window* window) {
 void OptimizerState::watch_after_backward(const Window* window) {
   const auto core = require_core(core_);
   watch_.after_backward(*core, window_.get() == window ? window : nullptr);
-  gradient_watch_.after_backward(*core);
+  gradient_watch_.after_backward(*core, has_used_gradients(), is_at_boundary());
 }
 
 void OptimizerState::watch_before_step(Core& core) {
@@ -266,9 +272,10 @@ std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model
   // in a closure, where the optimizer itself uses them.
   if (awaits_step() || in_closure_) return std::nullopt;
   require_exchanged();
-  if (std::isfinite(max_norm)) watch_before_clipping();
   correct_gradients();
-  return step_.clip_with_step(max_norm, require_core(core_)->scaler);
+  auto norm = step_.clip_with_step(max_norm, require_core(core_)->scaler);
+  if (norm && std::isfinite(max_norm) && has_used_gradients()) note_late_clipping();
+  return norm;
 }
 
 void OptimizerState::correct_gradients() {

@@ -17,6 +17,7 @@
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerator/core.h"
 #include "accelerator/prepared/optimizer_step.h"
+#include "accelerator/prepared/optimizer_tensors.h"
 #include "accelerator/warnings/gradient_watch.h"
 #include "accelerator/warnings/optimizer_watch.h"
 
@@ -59,7 +60,7 @@ class OptimizerState {
   bool has_noted_clipping() const { return step_.has_noted(); }
 
   // A backward adds to the gradients: discards what is known about them.
-  void note_backward() { step_.note_gradients_changed(); }
+  void note_backward();
 
   // Around every backward of the Accelerator: notices mistakes. `window`: the open one, or null.
   void watch_before_backward(const Window* window);
@@ -71,10 +72,8 @@ class OptimizerState {
     gradient_watch_.start_over();
   }
 
-  // The gradients are about to be clipped: notices mistakes.
-  void watch_before_clipping() {
-    gradient_watch_.before_clipping(*require_core(core_), has_used_gradients());
-  }
+  // Used gradients are about to be clipped, which is a mistake.
+  void note_late_clipping() { gradient_watch_.note_late_clipping(*require_core(core_)); }
 
   // The scaler was updated.
   void begin_iteration() { stage_ = Stage::ready; }
@@ -89,6 +88,8 @@ class OptimizerState {
 
   // Whether the gradients are those of the last step, with nothing added since.
   bool has_used_gradients() const;
+
+  bool has_any_gradients() const { return has_gradients(*optimizer_); }
 
   // Whether zero_grad() has filled the gradients with zeros and nothing has been added since.
   bool has_cleared_gradients() const;

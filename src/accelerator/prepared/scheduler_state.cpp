@@ -56,9 +56,17 @@ std::vector<std::shared_ptr<OptimizerState>> SchedulerState::optimizers(const Co
   return all;
 }
 
+bool SchedulerState::is_overdue(const Core& core) {
+  if (watch_.was_called() || schedule_->needs_metric()) return false;
+  const auto followed = optimizers(core);
+  const bool follows_a_step = std::ranges::any_of(
+      followed, [](const auto& optimizer) { return optimizer->last_step().has_value(); });
+  return watch_.is_overdue(core, schedule_->total_steps(), follows_a_step);
+}
+
 void SchedulerState::step() {
   const auto core = require_core(core_);
-  ++core->counts.schedule_calls;
+  watch_.note_call();
   // Nothing is updated during a capture: every replay takes the step. Replays do not wait for each
   // other.
   if (core->capture.is_capturing()) {
@@ -180,7 +188,6 @@ std::vector<double> SchedulerState::rates() const {
 
 void SchedulerState::step(double metric) {
   const auto core = require_core(core_);
-  ++core->counts.schedule_calls;
   core->capture.refuse("a schedule gets a metric from the host");
   const auto span = core->timeline().span(Phase::schedule);
   core->settle_schedules();  // it may lower rates that other schedules have set

@@ -98,6 +98,9 @@ class SchedulerState {
   void step(double metric);
   std::vector<double> last_lrs();
 
+  // Whether the program seems to have forgotten to step it.
+  bool is_overdue(const Core& core);
+
   // Makes every later step an Error.
   void forget() { core_.reset(); }
 

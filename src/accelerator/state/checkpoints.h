@@ -134,7 +134,7 @@ class Checkpoints {
   std::unique_ptr<StateSource> find_source(const std::optional<std::string>& folder) const;
   std::unique_ptr<StateSource> open_in_all(const std::string& path) const;
   std::optional<std::string> newest_to_resume() const;
-  std::unique_ptr<StateSource> source_to_resume() const;
+  std::unique_ptr<StateSource> source_to_resume();
   void warn_of_unused_checkpoints() const;
   void require_same_objects(const StateSource& source) const;
   NamedState own_part(const StateSource& source) const;
@@ -152,6 +152,7 @@ class Checkpoints {
   std::vector<std::shared_ptr<StateHook>> load_hooks_;
   std::optional<int64_t> next_number_;
   bool looked_for_resume_ = false;
+  bool begins_anew_ = false;  // until the first backward, or until the program loads a state
   std::optional<Resume> resume_;
   std::optional<LoadedState> resumed_;
   int64_t loads_ = 0;

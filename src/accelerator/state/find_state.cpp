@@ -25,17 +25,18 @@ void require_good(const std::string& folder) {
     throw Error(ErrorDetails{.problem = "There is no checkpoint to load",
                              .expected = "a folder written by save_state()",
                              .got = folder + ", which is not a folder",
-                             .hint = "project.resume is \"auto\", \"restart\", \"no\" or the path "
-                                     "of a checkpoint"});
+                             .hint = "check the path; project.resume takes \"auto\", \"restart\", "
+                                     "\"no\" or the path of a checkpoint"});
   }
-  if (is_folder(folder + "/checkpoints")) {
+  if (checkpoint::PythonStateFolder::is_one(folder)) return;
+  const bool has_manifest = path_exists(join_path(folder, checkpoint::kManifestName));
+  if (!has_manifest && is_folder(folder + "/checkpoints")) {
     throw Error(ErrorDetails{.problem = "There is no checkpoint to load",
                              .expected = "one of the folders in " + folder + "/checkpoints",
                              .got = folder + ", which is a project",
                              .hint = "to load the newest, set project.dir to it and project.resume "
                                      "to \"auto\", or call load_state() without a folder"});
   }
-  if (checkpoint::PythonStateFolder::is_one(folder)) return;
   const auto found = checkpoint::verify(folder, checkpoint::Check::checksums);
   if (found.is_valid()) return;
   std::string problems;
@@ -97,26 +98,30 @@ std::optional<std::string> Checkpoints::newest_to_resume() const {
 // New checkpoints would be numbered after those of another training, and total_limit would remove
 // its checkpoints first.
 void Checkpoints::warn_of_unused_checkpoints() const {
-  if (core_.environment.process_index != 0) return;
-  if (!core_.warnings.is_open(&WarningOptions::unused_checkpoints)) return;
-  const std::string folder = checkpoints_folder();
-  if (!is_folder(folder)) return;
-  const auto found = checkpoint::list_checkpoints(folder);
+  if (core_.environment.process_index != 0 || core_.options.project.dir.empty()) return;
+  if (saver_ || !core_.warnings.is_open(&WarningOptions::unused_checkpoints)) return;
+  std::vector<checkpoint::FoundCheckpoint> found;
+  try {
+    const std::string folder = checkpoints_folder();
+    if (is_folder(folder)) found = checkpoint::list_checkpoints(folder);
+  } catch (const Error&) {  // cannot be read: no reason to stop one process of several
+  }
   if (found.empty()) return;
-  core_.warnings.say(&WarningOptions::unused_checkpoints,
-                     "This training begins anew, but its project has checkpoints of an earlier one, "
-                     "up to " +
-                         found.back().path +
-                         ". To resume from them, write .project = {.dir = ..., .resume = \"auto\"}; "
-                         "otherwise set another project.dir, or .resume = \"no\" if both may save "
-                         "there");
+  core_.warnings.say(
+      &WarningOptions::unused_checkpoints,
+      "This training begins anew, but its project has checkpoints of an earlier one, "
+      "up to " +
+          found.back().path +
+          ". To resume from them, write .project = {.dir = ..., .resume = \"auto\"}; "
+          "otherwise set another project.dir, or .resume = \"no\" if both may save "
+          "there");
 }
 
-std::unique_ptr<StateSource> Checkpoints::source_to_resume() const {
+std::unique_ptr<StateSource> Checkpoints::source_to_resume() {
   const std::string& resume = *core_.options.project.resume;
   if (resume == "no") return nullptr;
   if (resume == "restart" && core_.environment.restart_count == 0) {
-    warn_of_unused_checkpoints();
+    begins_anew_ = true;
     return nullptr;
   }
   const json found = from_main(*core_.world, [&]() -> json {

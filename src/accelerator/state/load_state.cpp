@@ -137,6 +137,7 @@ LoadedState Checkpoints::load(const std::optional<std::string>& folder) {
   const auto span = core_.timeline().span("load_state", "load");
   wait();
   looked_for_resume_ = true;
+  begins_anew_ = false;
   resume_.reset();
   Resume loading{.source = find_source(folder)};
   const StateSource& source = *loading.source;
@@ -357,6 +358,7 @@ void Checkpoints::begin_loop(const data::LoaderState& loader) {
 void Checkpoints::begin_backward() {
   finish_resume();
   loop_to_resume_.reset();
+  if (std::exchange(begins_anew_, false)) warn_of_unused_checkpoints();
   core_.progress->note_backward();
 }
 
@@ -364,6 +366,7 @@ void Checkpoints::forget() {
   wait();
   resume_.reset();
   looked_for_resume_ = false;
+  begins_anew_ = false;
   loop_to_resume_.reset();
   custom_.clear();
   resumed_.reset();

@@ -6,6 +6,14 @@
 #include "accelerant/data/detail/loader_state.h"
 
 namespace accelerant::detail {
+namespace {
+
+bool contains(const std::vector<const data::LoaderState*>& loaders,
+              const data::LoaderState& loader) {
+  return std::ranges::find(loaders, &loader) != loaders.end();
+}
+
+}  // namespace
 
 int64_t TrainingProgress::begin_epochs(int64_t count) {
   const int64_t range = ranges_++;
@@ -28,15 +36,19 @@ void TrainingProgress::end_epochs() {
 }
 
 void TrainingProgress::begin_loop(const data::LoaderState& loader, int64_t backwards) {
+  if (running_.empty() && contains(ever_trained_with_, loader)) ++repeated_loops_;
   running_.push_back({&loader, backwards});
 }
 
 void TrainingProgress::end_loop(const data::LoaderState& loader, int64_t backwards) {
   const auto found = std::ranges::find(running_, &loader, &Running::loader);
   if (found == running_.end()) return;
-  const bool trained = backwards > found->backwards_at_begin || loader.is_skipped();
-  if (backwards > found->backwards_at_begin) ++trained_loops_;
+  const bool ran_backward = backwards > found->backwards_at_begin;
+  const bool trained = ran_backward || loader.is_skipped();
   running_.erase(found);
+  if (running_.empty() && ran_backward && !contains(ever_trained_with_, loader)) {
+    ever_trained_with_.push_back(&loader);
+  }
   // Without epochs() it is unknown where an epoch ends.
   if (in_epochs_ && trained && !was_trained_with(loader)) trained_with_.push_back(&loader);
 }
@@ -46,7 +58,7 @@ int64_t TrainingProgress::epoch_to_resume() const {
 }
 
 bool TrainingProgress::was_trained_with(const data::LoaderState& loader) const {
-  return std::ranges::find(trained_with_, &loader) != trained_with_.end();
+  return contains(trained_with_, loader);
 }
 
 bool TrainingProgress::is_training_with(const data::LoaderState& loader, int64_t backwards) const {

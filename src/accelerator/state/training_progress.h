@@ -49,8 +49,9 @@ class TrainingProgress {
   // epoch must not run it again.
   bool was_trained_with(const data::LoaderState& loader) const;
 
-  // Loops over loaders that trained and have ended.
-  int64_t trained_loops() const { return trained_loops_; }
+  // How many loops began over a loader that an earlier loop had trained with. Loops inside other
+  // loops do not count.
+  int64_t repeated_loops() const { return repeated_loops_; }
 
   // Whether a backward has run in the current loop over this loader.
   bool is_training_with(const data::LoaderState& loader, int64_t backwards) const;
@@ -75,8 +76,9 @@ class TrainingProgress {
   int64_t ranges_ = 0;      // calls of epochs() so far
   bool in_epochs_ = false;  // the last one is still running
   int64_t epoch_ = 0;
-  bool has_trained_ = false;                            // in this epoch
-  int64_t trained_loops_ = 0;                           // in all epochs of this process
+  bool has_trained_ = false;    // in this epoch
+  int64_t repeated_loops_ = 0;  // in this process
+  std::vector<const data::LoaderState*> ever_trained_with_;
   std::vector<const data::LoaderState*> trained_with_;  // in this epoch
   std::vector<Running> running_;                        // innermost last
   std::optional<Place> resume_at_;

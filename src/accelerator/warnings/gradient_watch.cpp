@@ -1,10 +1,10 @@
 #include "accelerator/warnings/gradient_watch.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linalg_vector_norm.h>
 
-#include <bit>
+#include <vector>
 
+#include "accelerant/optim/clip_grad.h"
 #include "accelerator/core.h"
 #include "accelerator/prepared/optimizer_tensors.h"
 
@@ -12,36 +12,50 @@ namespace accelerant::detail {
 namespace {
 
 // Once may be meant, for example to see gradients grow.
-constexpr int kOften = 2;
+constexpr int kToldAt = 2;
 
-// Comparing norms waits for the device.
-constexpr int kComparedSteps = 3;
+// Taking a norm waits for the device.
+constexpr int kComparedBackwards = 3;
 
+// Masks, averages and other changes that do not depend on the loss scale leave more of the norm; a
+// limit that ignores a scale of 65536 leaves less.
+constexpr double kClippedTo = 1.0 / 16;
+
+// Of one gradient, which stands for all.
 TensorMark mark_of_gradients(torch::optim::Optimizer& optimizer) {
-  const at::Tensor parameter = witness_of(optimizer);
-  return parameter.defined() ? mark_of(parameter.grad()) : TensorMark();
+  TensorMark mark;
+  any_parameter(optimizer, [&](const at::Tensor& parameter) {
+    if (!parameter.grad().defined()) return false;
+    mark = mark_of(parameter.grad());
+    return true;
+  });
+  return mark;
 }
 
 }  // namespace
 
 void GradientWatch::before_backward(bool are_used) {
-  if (are_used) {
-    has_old_ = true;
-  } else if (has_old_ && mark_of_gradients(optimizer_) != gradient_) {
+  were_used_ = are_used;
+  if (has_old_ && mark_of_gradients(optimizer_) != gradient_) {
     has_old_ = false;  // cleared by other means than the prepared optimizer
   }
 }
 
-void GradientWatch::after_backward(const Core& core) {
+void GradientWatch::after_backward(const Core& core, bool are_used, bool is_at_boundary) {
+  if (were_used_ && !are_used) has_old_ = true;
   if (has_old_) gradient_ = mark_of_gradients(optimizer_);
-  const bool compares = core.scaler.is_enabled() && steps_ < kComparedSteps &&
+  const bool compares = is_at_boundary && compared_ < kComparedBackwards &&
+                        core.scaler.is_enabled() &&
                         core.warnings.is_open(&WarningOptions::scaled_gradients);
-  if (compares) norms_ = norms();
+  norm_.reset();
+  if (!compares) return;
+  norm_ = norm();
+  if (norm_) ++compared_;
 }
 
-void GradientWatch::before_clipping(Core& core, bool are_used) {
-  if (!are_used || !core.warnings.is_open(&WarningOptions::used_gradients)) return;
-  if (++late_clippings_ < kOften) return;
+void GradientWatch::note_late_clipping(Core& core) {
+  if (!core.warnings.is_open(&WarningOptions::used_gradients)) return;
+  if (++late_clippings_ < kToldAt) return;
   core.warnings.say(
       &WarningOptions::used_gradients,
       "Gradients are clipped after the step that has used them, which has no effect. The order is "
@@ -51,49 +65,45 @@ void GradientWatch::before_clipping(Core& core, bool are_used) {
 
 void GradientWatch::before_step(Core& core, bool are_scaled) {
   look_for_old_gradients(core);
-  if (!norms_.empty()) {
-    ++steps_;
-    if (are_scaled) look_for_changed_scale(core);
-    norms_.clear();
-  }
+  if (norm_ && are_scaled) look_for_scaled_clipping(core);
+  norm_.reset();
 }
 
 void GradientWatch::look_for_old_gradients(Core& core) {
   if (!has_old_ || !core.warnings.is_open(&WarningOptions::used_gradients)) return;
-  if (++steps_with_old_ < kOften) return;
+  if (++steps_with_old_ < kToldAt) return;
   core.warnings.say(
       &WarningOptions::used_gradients,
-      "backward() adds to gradients that the step before has already used: each update repeats all "
-      "updates before it. After optimizer.step(), call optimizer.zero_grad()");
+      "backward() adds to gradients that the previous step has already used: each update contains "
+      "the gradients of all batches before. After optimizer.step(), call optimizer.zero_grad()");
 }
 
-void GradientWatch::look_for_changed_scale(Core& core) const {
-  if (norms() == norms_) return;
+void GradientWatch::look_for_scaled_clipping(Core& core) const {
+  const std::optional<double> now = norm();
+  const bool is_clipped = now && *now < *norm_ * kClippedTo;  // false for nan
+  if (!is_clipped) return;
   core.warnings.say(
       &WarningOptions::scaled_gradients,
-      "Under fp16, gradients were changed between backward() and step() while they carry the loss "
-      "scale: a limit for their size, as in torch::nn::utils::clip_grad_norm_(), is then thousands "
-      "of times too small, and nothing is learnt. Write accelerator.clip_grad_norm_(model, 1.0), "
-      "or call accelerator.unscale_gradients() before changing them");
+      "Under fp16, gradients became much smaller between backward() and step() while they carried "
+      "the loss scale. If torch::nn::utils::clip_grad_norm_() did that, updates are thousands of "
+      "times too small. Write accelerator.clip_grad_norm_(model, 1.0), or call "
+      "accelerator.unscale_gradients() before changing gradients");
 }
 
-std::vector<uint64_t> GradientWatch::norms() const {
+std::optional<double> GradientWatch::norm() const {
   const at::NoGradGuard no_grad;
-  std::vector<uint64_t> norms;
+  std::vector<at::Tensor> gradients;
   for_each_parameter(optimizer_, [&](const at::Tensor& parameter) {
     const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined() || gradient.layout() != at::kStrided) return;
-    const bool is_double = gradient.scalar_type() == at::kDouble;
-    const at::Tensor norm =
-        at::linalg_vector_norm(gradient, 2, {}, false, is_double ? at::kDouble : at::kFloat);
-    norms.push_back(std::bit_cast<uint64_t>(norm.item<double>()));  // nan equals itself
+    if (gradient.defined() && gradient.layout() == at::kStrided) gradients.push_back(gradient);
   });
-  return norms;
+  if (gradients.empty()) return std::nullopt;
+  return get_total_norm(gradients).item<double>();
 }
 
 void GradientWatch::start_over() {
   has_old_ = false;
-  norms_.clear();
+  norm_.reset();
 }
 
 }  // namespace accelerant::detail

@@ -51,12 +51,12 @@ class OptimizerWatch {
   bool had_gradients_ = false;  // after one of the backwards before the first step
 
   bool has_backward_ = false;          // one ran since the last step
-  TensorMark parameter_;                     // after it
+  TensorMark parameter_;               // after it
   int64_t updates_ = 0;                // of all prepared optimizers, by then
   int foreign_updates_ = 0;            // seen so far
   int empty_steps_ = 0;                // before the first with gradients
   bool is_empty_step_ = false;         // the one under way
-  TensorMark gradient_;                      // after the last backward in `gathering_`
+  TensorMark gradient_;                // after the last backward in `gathering_`
   const Window* gathering_ = nullptr;  // the window that is not complete; null: none
 };
 

@@ -14,15 +14,18 @@
 
 namespace accelerant::detail {
 
-// Either alone is common: tensors outside any model, and parameters that no optimizer trains.
-// Together they mean that one has taken the place of the other.
+// A parameter that a model uses gets gradients, and one that it has lost gets none. Either alone is
+// common: tensors outside of any model, and parameters that no optimizer trains. Together they mean
+// that one has taken the place of the other.
 void warn_if_replaced(Core& core, torch::optim::Optimizer& optimizer) {
   constexpr std::size_t shown = 5;
   if (!core.warnings.is_open(&WarningOptions::replaced_parameters)) return;
-  const auto optimizers = core.optimizers.all();
-  const auto is_owned = [&](const at::Tensor& parameter) {
-    return std::ranges::any_of(optimizers, [&](const auto& one) { return one->owns(parameter); });
-  };
+  std::unordered_set<const c10::TensorImpl*> owned;
+  for (const auto& one : core.optimizers.all()) {
+    for_each_parameter(one->optimizer(), [&](const at::Tensor& parameter) {
+      owned.insert(parameter.unsafeGetTensorImpl());
+    });
+  }
   std::unordered_set<const c10::TensorImpl*> in_models;
   std::vector<std::string> untrained;
   for (const auto& model : core.models.all()) {
@@ -30,14 +33,15 @@ void warn_if_replaced(Core& core, torch::optim::Optimizer& optimizer) {
     for (const auto& item : model->module().named_parameters()) {
       const at::Tensor& parameter = item.value();
       in_models.insert(parameter.unsafeGetTensorImpl());
-      if (parameter.requires_grad() && !is_owned(parameter)) untrained.push_back(item.key());
+      const bool is_owned = owned.contains(parameter.unsafeGetTensorImpl());
+      if (parameter.grad().defined() && !is_owned) untrained.push_back(item.key());
     }
   }
   if (untrained.empty()) return;
-  const bool has_others = any_parameter(optimizer, [&](const at::Tensor& parameter) {
-    return !in_models.contains(parameter.unsafeGetTensorImpl());
+  const bool has_lost = any_parameter(optimizer, [&](const at::Tensor& parameter) {
+    return !parameter.grad().defined() && !in_models.contains(parameter.unsafeGetTensorImpl());
   });
-  if (!has_others) return;
+  if (!has_lost) return;
   core.warnings.say(
       &WarningOptions::replaced_parameters,
       c10::str("No prepared optimizer trains ", list_text(untrained, shown),

@@ -1,7 +1,5 @@
 #include "accelerator/warnings/schedule_watch.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 
 #include "accelerator/core.h"
@@ -17,32 +15,36 @@ constexpr int64_t kManyUpdates = 100;
 // Once may be meant.
 constexpr int kRepeats = 2;
 
-bool is_overdue(const Core& core, SchedulerState& scheduler) {
-  if (scheduler.schedule().needs_metric()) return false;
-  if (core.progress->trained_loops() > 0) return true;
-  return core.counts.updates >= kManyUpdates &&
-         scheduler.schedule().total_steps().value_or(0) > kMostEpochs;
-}
-
 }  // namespace
 
 void look_for_missing_schedule_step(Core& core) {
-  if (core.counts.schedule_calls > 0 || core.counts.updates == 0) return;
   if (!core.warnings.is_open(&WarningOptions::schedule_steps)) return;
   const auto schedulers = core.schedulers.all();
-  const auto forgotten = std::ranges::find_if(
-      schedulers, [&](const auto& scheduler) { return is_overdue(core, *scheduler); });
-  if (forgotten == schedulers.end()) return;
-  core.warnings.say(
-      &WarningOptions::schedule_steps,
-      c10::str("Optimizers have stepped ", core.counts.updates,
-               " times, but a prepared schedule was never stepped: the learning rate stays what it "
-               "is. After optimizer.step(), call scheduler.step()"));
+  const bool is_forgotten = std::ranges::any_of(
+      schedulers, [&](const auto& scheduler) { return scheduler->is_overdue(core); });
+  if (!is_forgotten) return;
+  core.warnings.say(&WarningOptions::schedule_steps,
+                    "Optimizers have stepped many times, but a prepared schedule was never "
+                    "stepped: the learning rate stays what it is. After optimizer.step(), call "
+                    "scheduler.step()");
+}
+
+bool ScheduleWatch::is_overdue(const Core& core, std::optional<int64_t> total_steps,
+                               bool follows_a_step) {
+  if (!follows_a_step) return false;
+  const Begin now{.updates = core.counts.updates,
+                  .repeated_loops = core.progress->repeated_loops()};
+  if (!begin_) begin_ = now;
+  return now.repeated_loops > begin_->repeated_loops ||
+         (now.updates - begin_->updates >= kManyUpdates && total_steps.value_or(0) > kMostEpochs);
 }
 
 void ScheduleWatch::before_step(Core& core) {
-  const bool repeats = core.counts.updates > 0 && core.counts.updates == updates_;
+  // A backward in between is a program that accumulates by hand, with a schedule made in batches.
+  const bool repeats = core.counts.updates > 0 && core.counts.updates == updates_ &&
+                       core.counts.backwards == backwards_;
   updates_ = core.counts.updates;
+  backwards_ = core.counts.backwards;
   if (!repeats || ++repeats_ < kRepeats) return;
   core.warnings.say(
       &WarningOptions::schedule_steps,

@@ -32,8 +32,8 @@ void SkipWatch::look(Core& core) {
                "gradients are inf or nan however small the loss scale is (now ", status.scale,
                "). Look for a loss or an input that is inf or nan, or a division by zero; or "
                "write .mixed_precision = accelerant::Precision::bf16, whose range is that of "
-               "float32.",
-               report));
+               "float32"),
+      report);
 }
 
 }  // namespace accelerant::detail

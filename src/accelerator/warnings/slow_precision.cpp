@@ -46,8 +46,7 @@ std::optional<std::string> why_slow(Precision precision, std::string_view instru
   return "mixed_precision = " + name + " will be slow: this CPU has no " + name +
          " instructions, so each operand is converted to float32 and back, and steps can take "
          "several times as long as in float32. Write .mixed_precision = accelerant::Precision::" +
-         (!is_bf16 && has_bf16 ? "bf16, which this CPU computes fast" : "no") +
-         ", or silence this with .warnings = {.slow_precision = false}";
+         (!is_bf16 && has_bf16 ? "bf16, which this CPU computes fast" : "no");
 }
 
 void warn_if_slow(Warnings& warnings, Precision precision) {

@@ -20,9 +20,9 @@ class Warnings {
   // Whether any kind is open.
   bool are_open() const { return options_ != WarningOptions::none(); }
 
-  // Logs the text, if the kind is open: in the main process, or in this one if others may not see
-  // the same.
-  void say(Kind kind, const std::string& text);
+  // Logs the text, which has no full stop, and how to switch it off, if the kind is open: in the
+  // main process, or in this one if others may not see the same. `details` go to the end.
+  void say(Kind kind, const std::string& what, const std::string& details = {});
 
   // What looked like a mistake is none: the kind is not looked for any more.
   void close(Kind kind) { options_.*kind = false; }
