@@ -100,7 +100,7 @@ std::optional<std::string> Checkpoints::newest_to_resume() const {
 void Checkpoints::warn_of_unused_checkpoints() const {
   if (core_.environment.process_index != 0 || core_.options.project.dir.empty()) return;
   if (saver_ || !core_.warnings.is_open(&WarningOptions::unused_checkpoints)) return;
-  std::vector<checkpoint::FoundCheckpoint> found;
+  std::vector<checkpoint::NumberedCheckpoint> found;
   try {
     const std::string folder = checkpoints_folder();
     if (is_folder(folder)) found = checkpoint::list_checkpoints(folder);
