@@ -32,8 +32,8 @@ constexpr std::array kSwitches = {
     Switch{&WarningOptions::undivided_data, "undivided_data"},
     Switch{&WarningOptions::finished_training, "finished_training"},
     Switch{&WarningOptions::unused_checkpoints, "unused_checkpoints"}};
-static_assert(sizeof(WarningOptions) == kSwitches.size(),
-              "a new switch also needs a name here and a false in WarningOptions::none()");
+// A new switch needs a name here, and a false in WarningOptions::none().
+static_assert(sizeof(WarningOptions) == kSwitches.size());
 
 std::string how_to_silence(Warnings::Kind kind) {
   const auto found = std::ranges::find(kSwitches, kind, &Switch::kind);
