@@ -8,6 +8,7 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/track/timeline.h"
+#include "checkpoint/full_disk.h"
 #include "core/files.h"
 #include "store/rotation.h"
 
@@ -40,13 +41,34 @@ template <class F>
 std::string message_of(F&& f) {
   try {
     return to_text(f());
+  } catch (const SystemError& error) {
+    return to_text({{"error", error.what()}, {"disk_is_full", error.is_full_disk()}});
   } catch (const std::exception& error) {
     return failure(error.what());
   }
 }
 
+bool is_of_full_disk(const json& answer) { return answer.value("disk_is_full", false); }
+
 std::string not_saved(const std::string& path, const std::string& why) {
   return "The checkpoint " + path + " was not saved: " + why;
+}
+
+std::shared_ptr<FolderLock> lock_of_checkpoint(const std::string& path) {
+  // Checks the path before a file is made beside it.
+  const Owner with_id = {.id = "000000000000"};  // names get longer by it
+  const std::string target = CheckpointFolder(path, Existing::replace, with_id).path();
+  return FolderLock::acquire(target + ".lock", "The checkpoint " + target);
+}
+
+// A save that finds its folder gone in the middle has most likely lost the lock.
+std::string cause_of(const Owner& owner, const std::string& failed) {
+  try {
+    owner.require_held();
+    return failed;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
 }
 
 std::string failures_in(const std::vector<std::string>& answers) {
@@ -204,15 +226,20 @@ void StateSaver::run_jobs() {
 void StateSaver::run(const SaveRequest& request) {
   const auto span = timeline_->span("write checkpoint", "save");
   const bool is_first = agreement_->rank() == 0;
+  std::shared_ptr<FolderLock> lock;  // in the first process
   std::string begun;
   if (is_first) {
     begun = message_of([&] {
       try {
-        CheckpointFolder(request.path, request.existing).begin();
+        lock = request.lock ? request.lock : lock_of_checkpoint(request.path);
+        CheckpointFolder(request.path, request.existing, lock->owner()).begin();
+      } catch (const SystemError& error) {
+        if (!error.is_full_disk()) throw Error(not_saved(request.path, error.what()));
+        throw Error(not_saved(request.path, error.what() + advice_on_full_disk(request.path, 0)));
       } catch (const std::exception& error) {
         throw Error(not_saved(request.path, error.what()));
       }
-      return json{{"path", request.path}};
+      return json{{"path", request.path}, {"owner", lock->id()}};
     });
   }
   const json beginning = json::parse(agreement_->announce(begun));
@@ -221,10 +248,11 @@ void StateSaver::run(const SaveRequest& request) {
     throw Error(what);
   }
 
-  const CheckpointFolder folder(beginning.at("path").get<std::string>(), request.existing);
+  const Owner owner = lock ? lock->owner() : Owner{.id = beginning.at("owner").get<std::string>()};
+  const CheckpointFolder folder(beginning.at("path").get<std::string>(), request.existing, owner);
   const std::vector<std::string> answers = agreement_->collect(write(request, folder));
   const json verdict =
-      json::parse(agreement_->announce(is_first ? conclude(request, folder, answers) : ""));
+      json::parse(agreement_->announce(is_first ? conclude(request, folder, owner, answers) : ""));
   await_readers();
   if (const std::string what = failure_in(verdict); !what.empty()) throw Error(what);
 }
@@ -234,16 +262,28 @@ void StateSaver::await_readers() { agreement_->collect(""); }
 
 std::string StateSaver::write(const SaveRequest& request, const CheckpointFolder& folder) const {
   if (!request.failure.empty()) return failure(request.failure);
-  return message_of([&] {
+  json answer = json::parse(message_of([&] {
     std::map<std::string, FileRecord> records;
     for (const StatePart& part : request.parts) write_part(part, folder, records);
     return json{{"files", to_json(records)}};
-  });
+  }));
+  uint64_t bytes = 0;
+  for (const StatePart& part : request.parts) bytes += tensor_bytes(part);
+  answer["bytes"] = bytes;
+  return to_text(answer);
 }
 
 std::string StateSaver::conclude(const SaveRequest& request, const CheckpointFolder& folder,
+                                 const Owner& owner,
                                  const std::vector<std::string>& answers) const {
   std::string failed = failures_in(answers);
+  bool is_full = false;
+  uint64_t bytes = 0;
+  for (const std::string& text : answers) {
+    const json answer = json::parse(text);
+    is_full = is_full || is_of_full_disk(answer);
+    bytes += answer.value("bytes", uint64_t{0});
+  }
   if (failed.empty()) {
     const json committed = json::parse(message_of([&] {
       Manifest manifest{.content = request.content};
@@ -258,14 +298,17 @@ std::string StateSaver::conclude(const SaveRequest& request, const CheckpointFol
       return json::object();
     }));
     failed = failure_in(committed);
+    is_full = is_of_full_disk(committed);
   }
   if (!failed.empty()) {
     folder.abandon();
+    failed = cause_of(owner, failed);
+    if (is_full) failed += advice_on_full_disk(folder.path(), bytes);
     return failure(not_saved(folder.path(), failed));
   }
   if (request.total_limit) {
     try {
-      prune(folder_of(folder.path()), *request.total_limit);
+      prune(folder_of(folder.path()), *request.total_limit, owner);
     } catch (const std::exception& error) {
       // The new checkpoint exists regardless.
       log(LogLevel::warning, std::string("cannot remove old checkpoints: ") + error.what());

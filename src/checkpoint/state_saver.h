@@ -21,6 +21,7 @@
 #include "checkpoint/host_snapshot.h"
 #include "checkpoint/state_part.h"
 #include "core/process_end.h"
+#include "store/folder_lock.h"
 
 namespace accelerant {
 class Timeline;
@@ -67,6 +68,10 @@ struct SaveRequest {
   // For the manifest; the first process's value counts.
   nlohmann::json content = nlohmann::json::object();
 
+  // What allows the first process to change the folder above. Empty: it locks the checkpoint
+  // itself, by `<path>.lock`, while it saves.
+  std::shared_ptr<FolderLock> lock = nullptr;
+
   // How many checkpoints to keep once this one is safe. Default: all.
   std::optional<int64_t> total_limit = std::nullopt;
 };
@@ -111,7 +116,7 @@ class StateSaver {
   void await_readers();
   std::string write(const SaveRequest& request, const CheckpointFolder& folder) const;
   std::string conclude(const SaveRequest& request, const CheckpointFolder& folder,
-                       const std::vector<std::string>& answers) const;
+                       const Owner& owner, const std::vector<std::string>& answers) const;
   // Waits until at most this many jobs are left. Throws the error of a job that it removes.
   void wait_for_jobs(std::size_t most);
 

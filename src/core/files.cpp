@@ -27,6 +27,8 @@ std::string hint_for(int error_number) {
     case EACCES:
     case EPERM:
       return "check the permissions of the folder, or choose another one";
+    case ESTALE:
+      return "mount the network disk again";
     default:
       return "";
   }
@@ -39,37 +41,52 @@ bool try_make_folder(const std::string& path) {
   return false;
 }
 
-bool is_real_folder(const std::string& path) {
+enum class Links { follow, keep };
+
+// Empty if there is nothing.
+std::optional<struct stat> status_of(const std::string& path, Links links) {
   struct stat status = {};
-  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  const int result = links == Links::follow ? ::stat(path.c_str(), &status)
+                                            : ::lstat(path.c_str(), &status);
+  if (result == 0) return status;
+  if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+  throw_system_error(path + " cannot be accessed", errno);
+}
+
+bool is_real_folder(const std::string& path) {
+  const auto status = status_of(path, Links::keep);
+  return status && S_ISDIR(status->st_mode);
 }
 
 }  // namespace
 
+SystemError::SystemError(const std::string& problem, int error_number)
+    : Error(ErrorDetails{.problem = problem + ": " + std::strerror(error_number),
+                         .hint = hint_for(error_number)}),
+      number_(error_number) {}
+
+bool SystemError::is_full_disk() const { return number_ == ENOSPC || number_ == EDQUOT; }
+
 void throw_system_error(const std::string& problem, int error_number) {
-  throw Error(ErrorDetails{.problem = problem + ": " + std::strerror(error_number),
-                           .hint = hint_for(error_number)});
+  throw SystemError(problem, error_number);
 }
 
-bool path_exists(const std::string& path) {
-  struct stat status = {};
-  return ::lstat(path.c_str(), &status) == 0;
-}
+bool path_exists(const std::string& path) { return status_of(path, Links::keep).has_value(); }
 
 bool is_link(const std::string& path) {
-  struct stat status = {};
-  return ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+  const auto status = status_of(path, Links::keep);
+  return status && S_ISLNK(status->st_mode);
 }
 
 bool is_folder(const std::string& path) {
-  struct stat status = {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  const auto status = status_of(path, Links::follow);
+  return status && S_ISDIR(status->st_mode);
 }
 
 std::optional<std::uint64_t> size_of_file(const std::string& path) {
-  struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  return static_cast<std::uint64_t>(status.st_size);
+  const auto status = status_of(path, Links::follow);
+  if (!status || !S_ISREG(status->st_mode)) return std::nullopt;
+  return static_cast<std::uint64_t>(status->st_size);
 }
 
 std::string join_path(const std::string& folder, const std::string& name) {

@@ -1,7 +1,7 @@
 // Folders and files through POSIX calls only. CUDA builds of libtorch export parts of an older
 // std::filesystem, and programs that link this also link libtorch.
 //
-// Failures throw an Error that names the path and the system's reason.
+// Failures throw a SystemError that names the path and the system's reason.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,32 @@
 #include <string>
 #include <vector>
 
+#include "accelerant/core/error.h"
+
 namespace accelerant {
 
-// Throws "problem: <the system's reason>; <what to do about it, if known>".
+// An Error that says "problem: <the system's reason>; <what to do about it, if known>".
+class SystemError : public Error {
+ public:
+  SystemError(const std::string& problem, int error_number);
+
+  int number() const { return number_; }  // the errno
+
+  // Whether the disk, or this user's share of it, is full.
+  bool is_full_disk() const;
+
+ private:
+  int number_;
+};
+
+// Throws one.
 [[noreturn]] void throw_system_error(const std::string& problem, int error_number);
 
+// What is at a path. Nothing is only what the system calls so: the name or a folder above it does
+// not exist (ENOENT), or what stands above it is a file (ENOTDIR), in which no name can exist. Any
+// other failure throws: a folder of another user or a network disk that is gone may well hold
+// something, and a training that took it for empty would begin anew.
+//
 // A symbolic link exists even if its target does not; is_folder() and size_of_file() follow it.
 bool path_exists(const std::string& path);
 bool is_link(const std::string& path);

@@ -9,6 +9,7 @@
 #include <exception>
 #include <iostream>
 #include <mutex>
+#include <ranges>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -49,7 +50,8 @@ void do_works() {
   if (begun.exchange(true)) return;
   // Held while the work runs, so that its owners are not destroyed.
   const std::lock_guard lock(registry().works_mutex);
-  for (const Work& each : registry().works) {
+  // Newest first, as destructors would do it: later work may rely on what was set up before it.
+  for (const Work& each : std::views::reverse(registry().works)) {
     if (each.process == ::getpid()) each.work();
   }
 }

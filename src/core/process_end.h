@@ -4,7 +4,7 @@
 // The library sets one std::terminate handler, with the first BeforeEnd, EndHandler or call of
 // handle_preempted(), and keeps it until the process ends. The handler does, in this order:
 //
-// 1. Run the work of every BeforeEnd.
+// 1. Run the work of every BeforeEnd, the newest first.
 // 2. For a Preempted: the newest EndHandler reports that this process stops as requested; one line
 //    goes to standard error; exit code 75.
 // 3. For anything else, including std::terminate without an exception: call the newest among the

@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <vector>
+
+#include "core/files.h"
 
 namespace accelerant::launch {
 namespace {
@@ -27,7 +30,18 @@ void close_all_but(int kept) {
 }
 
 // Messages are process groups: positive to watch one, negative to forget it.
-[[noreturn]] void guard(int pipe) {
+// What is killed may create its last file while the folder is removed.
+void remove_folder(const std::string& path) {
+  for (int attempts = 0; attempts < 50; ++attempts) {
+    try {
+      return remove_tree(path);
+    } catch (const std::exception&) {
+      ::usleep(20'000);
+    }
+  }
+}
+
+[[noreturn]] void guard(int pipe, const std::string& temporary_folder) {
   ::setsid();  // no Ctrl-C
   ::prctl(PR_SET_NAME, "accelerant-guard");
   close_all_but(pipe);  // readers of the launcher's output wait for all copies to be closed
@@ -47,18 +61,19 @@ void close_all_but(int kept) {
     }
   }
   for (const pid_t group : groups) ::kill(-group, SIGKILL);
+  if (!temporary_folder.empty()) remove_folder(temporary_folder);
   ::_exit(0);
 }
 
 }  // namespace
 
-Guardian::Guardian() {
+Guardian::Guardian(const std::string& temporary_folder) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;  // works without it, only less thoroughly
   const Fd read_end(ends[0]);
   pipe_.reset(ends[1]);
   pid_ = ::fork();
-  if (pid_ == 0) guard(read_end.get());
+  if (pid_ == 0) guard(read_end.get(), temporary_folder);
 }
 
 Guardian::~Guardian() {

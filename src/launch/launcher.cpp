@@ -51,7 +51,7 @@ class Launch {
 
   LaunchResult run() {
     const OrphanAdoption adoption;
-    Guardian guardian;
+    Guardian guardian(folder_.temporary_path());
     SignalWatch signals;
     group_options_ = {.grace = to_milliseconds(options_.grace),
                       .saving_grace = to_milliseconds(options_.saving_grace),

@@ -22,6 +22,8 @@ class RunFolder {
   // Where the files are, if the user cannot know; else empty.
   const std::string& announcement() const { return announcement_; }
   bool has_logs() const { return !temporary_; }
+  // Of the folder that is removed at the end; empty if there is none.
+  std::string temporary_path() const { return temporary_ ? temporary_->path() : ""; }
   std::string of_attempt(int64_t attempt) const {
     return path_ + "/attempt_" + std::to_string(attempt);
   }

@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "accelerant/core/error.h"
@@ -18,13 +19,21 @@
 namespace accelerant::checkpoint {
 namespace {
 
-constexpr std::string_view kLongestSuffix = ".removed.tmp";
+constexpr std::size_t kIdLength = 12;
 
-std::string checked_path(std::string path) {
+// Of the names beside a checkpoint, and of its lock.
+std::size_t longest_suffix(const Owner& owner) {
+  const std::size_t id = owner.id.empty() ? 0 : 1 + kIdLength;
+  return id + std::string_view(".removed.tmp").size();
+}
+
+std::string marked(const Owner& owner) { return owner.id.empty() ? "" : "." + owner.id; }
+
+std::string checked_path(std::string path, const Owner& owner) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   const std::string name = name_of(path);
   if (name.empty() || name == "." || name == ".." ||
-      name.size() + kLongestSuffix.size() > NAME_MAX) {
+      name.size() + longest_suffix(owner) > NAME_MAX) {
     throw Error(ErrorDetails{
         .problem = "A checkpoint cannot be saved as '" + path + "'",
         .expected = "the path of a folder to create",
@@ -37,6 +46,7 @@ std::string checked_path(std::string path) {
 // replaced too.
 bool looks_like_checkpoint(const std::string& folder) {
   constexpr std::size_t kEnough = 64 << 20;
+  if (!size_of_file(join_path(folder, kManifestName))) return false;
   try {
     const std::string text = read_file(join_path(folder, kManifestName), kEnough);
     return text.find(kManifestFormat) != std::string::npos;
@@ -47,15 +57,33 @@ bool looks_like_checkpoint(const std::string& folder) {
 
 }  // namespace
 
-CheckpointFolder::CheckpointFolder(const std::string& target, Existing existing)
-    : path_(checked_path(target)),
+std::optional<std::string> target_of_leftover(const std::string& name) {
+  std::string_view rest = name;
+  const auto cut = [&rest](std::string_view suffix) {
+    const bool is_there = rest.ends_with(suffix);
+    if (is_there) rest.remove_suffix(suffix.size());
+    return is_there;
+  };
+  if (cut(".old.tmp")) return std::string(rest);
+  if (!cut(".removed.tmp") && !cut(".tmp")) return std::nullopt;
+  const std::size_t dot = rest.rfind('.');
+  const bool has_id =
+      dot != std::string_view::npos && rest.size() - dot == 1 + kIdLength &&
+      rest.find_first_not_of("0123456789abcdef", dot + 1) == std::string_view::npos;
+  return std::string(has_id ? rest.substr(0, dot) : rest);
+}
+
+CheckpointFolder::CheckpointFolder(const std::string& target, Existing existing, Owner owner)
+    : path_(checked_path(target, owner)),
       parent_(folder_of(path_)),
-      staging_(path_ + ".tmp"),
+      staging_(path_ + marked(owner) + ".tmp"),
       old_(path_ + ".old.tmp"),
-      removed_(path_ + ".removed.tmp"),
-      existing_(existing) {}
+      removed_(path_ + marked(owner) + ".removed.tmp"),
+      existing_(existing),
+      owner_(std::move(owner)) {}
 
 void CheckpointFolder::begin() const {
+  require_held();
   recover();
   check_target();
   make_folders(parent_);
@@ -81,6 +109,7 @@ std::string CheckpointFolder::new_file(const std::string& name) const {
 }
 
 void CheckpointFolder::commit(const Manifest& manifest) const {
+  require_held();
   check_files(manifest);
   const std::string text = to_text(manifest);
   failpoint("checkpoint.before_manifest");
@@ -117,9 +146,19 @@ void CheckpointFolder::recover() const {
 
 void CheckpointFolder::clear_leftovers() const {
   recover();
-  remove_staging();
+  std::vector<std::string> found;
+  if (is_folder(parent_)) {
+    for (const std::string& name : entries_of(parent_)) {
+      if (target_of_leftover(name) != name_of(path_) || name == name_of(old_)) continue;
+      found.push_back(join_path(parent_, name));
+    }
+  }
+  require_held();
+  // One of them may be the complete checkpoint that was replaced. It must not lose files before the
+  // disk knows that the new one has its name.
+  if (!found.empty()) sync_folder(parent_);
+  for (const std::string& path : found) remove_tree(path);
   if (path_exists(old_)) discard(old_);
-  remove_tree(removed_);
 }
 
 void CheckpointFolder::remove() const { discard(path_); }
@@ -173,6 +212,7 @@ void CheckpointFolder::sync_folders(const Manifest& manifest) const {
 }
 
 void CheckpointFolder::put_in_place() const {
+  require_held();
   check_target();  // again: something may have been created there meanwhile
   if (!path_exists(path_)) {
     rename_path(staging_, path_);
@@ -209,6 +249,10 @@ void CheckpointFolder::remove_staging() const {
   remove_tree(staging_);
 }
 
+void CheckpointFolder::require_held() const {
+  if (owner_.require_held) owner_.require_held();
+}
+
 // The save has succeeded by now. The next begin() removes whatever cannot be removed here.
 void CheckpointFolder::remove_replaced() const {
   try {
@@ -222,6 +266,7 @@ void CheckpointFolder::remove_replaced() const {
 void CheckpointFolder::discard(const std::string& folder) const {
   remove_tree(removed_);  // left by an interrupted removal
   failpoint("checkpoint.before_remove");
+  require_held();
   rename_path(folder, removed_);
   sync_folder(parent_);
   failpoint("checkpoint.set_aside");

@@ -7,21 +7,28 @@
 //   manifest.files["model.safetensors"] = file.finish();
 //   folder.commit(manifest);                           // one process, when all have written
 //
-// Until commit(), everything lies in `<target>.tmp`, where nothing looks for a checkpoint. Every
-// file is on the disk before the manifest is, and the manifest before the folder gets its name. If
-// a process or machine dies at any point, the target is either as before or complete, with at most
-// these leftovers beside it, which the next begin() removes:
+// Until commit(), everything lies in `<target>.<owner>.tmp`, where nothing looks for a checkpoint.
+// Every file is on the disk before the manifest is, and the manifest before the folder gets its
+// name. If a process or machine dies at any point, the target is either as before or complete, with
+// at most these leftovers beside it, which the next begin() removes:
 //
-//   <target>.tmp          an interrupted save, or a checkpoint that was replaced
-//   <target>.old.tmp      the complete old checkpoint, moved aside for the new one
-//   <target>.removed.tmp  a checkpoint being removed
+//   <target>.<owner>.tmp          an interrupted save, or a checkpoint that was replaced
+//   <target>.<owner>.removed.tmp  a checkpoint being removed
+//   <target>.old.tmp              the complete old checkpoint, moved aside for the new one
 //
-// Only one process at a time may call begin, commit, abandon and remove on a target; others may
-// call only new_file. An object holds nothing but names, so every process creates its own.
+// <owner> is the id of the lock (folder_lock.h) under which they were made, so that no run takes
+// the folders of another one for its own; without a lock the names lack it.
+//
+// Only one process at a time may call begin, commit, abandon, clear_leftovers and remove on a
+// target: the one that holds the lock. So the leftovers of all others are those of runs that have
+// ended, or that have lost the lock. Others may call only new_file and recover. An object holds
+// nothing but names, so every process creates its own.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "store/folder_lock.h"
 #include "store/manifest.h"
 
 namespace accelerant::checkpoint {
@@ -32,17 +39,20 @@ enum class Existing { refuse, replace };
 class CheckpointFolder {
  public:
   // Throws Error for a path that cannot name a new folder, such as "" and "..".
-  explicit CheckpointFolder(const std::string& target, Existing existing = Existing::refuse);
+  explicit CheckpointFolder(const std::string& target, Existing existing = Existing::refuse,
+                            Owner owner = {});
 
   // The target, without trailing slashes.
   const std::string& path() const { return path_; }
 
-  // Recovers, removes leftovers of an interrupted save, and creates `<target>.tmp` and its parents.
+  // Recovers, removes leftovers of interrupted saves, and creates the unfinished folder and its
+  // parents.
   // Throws Error if the target exists, unless it is a checkpoint or an empty folder and may be
   // replaced. A folder with other content is never touched.
   void begin() const;
 
-  // Where a FileWriter can create the file: in `<target>.tmp`. Creates subfolders as needed.
+  // Where a FileWriter can create the file: in the unfinished folder. Creates
+  // subfolders as needed.
   // Processes and threads that write at the same time need distinct names.
   std::string new_file(const std::string& name) const;
 
@@ -51,7 +61,7 @@ class CheckpointFolder {
   // very end, the checkpoint has its name, but might lose it if the machine crashes.
   void commit(const Manifest& manifest) const;
 
-  // Removes `<target>.tmp`. Anything that cannot be removed stays for the next begin().
+  // Removes the unfinished folder. Anything that cannot be removed stays for the next begin().
   void abandon() const noexcept;
 
   // Puts `<target>.old.tmp` back if the target is missing: a process died between two renames, on a
@@ -77,6 +87,7 @@ class CheckpointFolder {
   void remove_staging() const;
   void remove_replaced() const;
   void discard(const std::string& folder) const;
+  void require_held() const;
 
   std::string path_;
   std::string parent_;
@@ -84,6 +95,10 @@ class CheckpointFolder {
   std::string old_;
   std::string removed_;
   Existing existing_;
+  Owner owner_;
 };
+
+// The name of the checkpoint beside which such a leftover lies; empty for other names.
+std::optional<std::string> target_of_leftover(const std::string& name);
 
 }  // namespace accelerant::checkpoint

@@ -32,16 +32,6 @@ std::optional<std::int64_t> number_of(std::string_view name) {
   return number;
 }
 
-// The name of the checkpoint that a leftover belongs to; empty if `name` is not that of a leftover.
-std::optional<std::string> owner_of_leftover(std::string_view name) {
-  for (const std::string_view suffix : {".old.tmp", ".removed.tmp", ".tmp"}) {
-    if (!name.ends_with(suffix)) continue;
-    const std::string_view owner = name.substr(0, name.size() - suffix.size());
-    if (number_of(owner)) return std::string(owner);
-  }
-  return std::nullopt;
-}
-
 std::vector<std::string> entries_if_any(const std::string& folder) {
   return is_folder(folder) ? entries_of(folder) : std::vector<std::string>();
 }
@@ -66,6 +56,10 @@ std::string described(const std::string& path, const std::vector<std::string>& p
 
 }  // namespace
 
+std::string lock_of_project(const std::string& project) {
+  return join_path(project, "accelerant.lock");
+}
+
 std::string checkpoints_folder(const std::string& project) {
   return join_path(project, "checkpoints");
 }
@@ -87,15 +81,16 @@ std::int64_t next_number(const std::string& folder) {
   return found.empty() ? 0 : found.back().number + 1;
 }
 
-std::vector<std::string> clean_leftovers(const std::string& folder) {
+std::vector<std::string> clean_leftovers(const std::string& folder, const Owner& owner) {
   const std::vector<std::string> before = entries_if_any(folder);
-  std::set<std::string> owners;
+  std::set<std::string> targets;
   for (const std::string& name : before) {
-    if (const auto owner = owner_of_leftover(name)) owners.insert(*owner);
+    const auto target = target_of_leftover(name);
+    if (target && number_of(*target)) targets.insert(*target);
   }
-  if (owners.empty()) return {};
-  for (const std::string& owner : owners) {
-    CheckpointFolder(join_path(folder, owner)).clear_leftovers();
+  if (targets.empty()) return {};
+  for (const std::string& target : targets) {
+    CheckpointFolder(join_path(folder, target), Existing::refuse, owner).clear_leftovers();
   }
   sync_folder(folder);
   std::vector<std::string> gone;
@@ -103,12 +98,12 @@ std::vector<std::string> clean_leftovers(const std::string& folder) {
   return gone;
 }
 
-std::vector<std::string> prune(const std::string& folder, std::int64_t keep) {
+std::vector<std::string> prune(const std::string& folder, std::int64_t keep, const Owner& owner) {
   const std::vector<NumberedCheckpoint> found = list_checkpoints(folder);
   const auto kept = static_cast<std::size_t>(std::max<std::int64_t>(keep, 1));
   std::vector<std::string> removed;
   for (std::size_t at = 0; at + kept < found.size(); ++at) {
-    CheckpointFolder(found[at].path).remove();
+    CheckpointFolder(found[at].path, Existing::refuse, owner).remove();
     removed.push_back(found[at].path);
   }
   return removed;

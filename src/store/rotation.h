@@ -10,7 +10,8 @@
 //   prune(folder, 3);                                             // when the new one is safe
 //
 // Entries with other names, such as `best` or `checkpoint_3_copy`, are ignored. With several
-// processes, only one may call the functions that change the folder.
+// processes, only one may call the functions that change the folder: the one that holds the lock of
+// the project (folder_lock.h), `<project>/accelerant.lock`.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "store/folder_lock.h"
 #include "store/manifest.h"
 
 namespace accelerant::checkpoint {
@@ -35,6 +37,9 @@ struct FoundCheckpoint {
   Manifest manifest = {};
 };
 
+// `<project>/accelerant.lock`.
+std::string lock_of_project(const std::string& project);
+
 // `<project>/checkpoints`.
 std::string checkpoints_folder(const std::string& project);
 
@@ -49,12 +54,13 @@ std::vector<NumberedCheckpoint> list_checkpoints(const std::string& folder);
 std::int64_t next_number(const std::string& folder);
 
 // Cleans up after an interrupted save, replacement or removal (see checkpoint_folder.h). Returns
-// the removed names. Only for the run that saves here: a save in progress would lose its files.
-std::vector<std::string> clean_leftovers(const std::string& folder);
+// the removed names. Only for the run that holds the lock: others would lose saves in progress.
+std::vector<std::string> clean_leftovers(const std::string& folder, const Owner& owner = {});
 
 // Removes the oldest complete checkpoints until `keep` are left; the newest always stays. Returns
 // the removed paths.
-std::vector<std::string> prune(const std::string& folder, std::int64_t keep);
+std::vector<std::string> prune(const std::string& folder, std::int64_t keep,
+                               const Owner& owner = {});
 
 // The newest checkpoint whose manifest and checksums are correct; reads every byte of it. Calls
 // `report`, unless it is empty, for each newer one that was rejected, with its path and everything

@@ -12,8 +12,13 @@ namespace {
 std::optional<std::string> wrong_size(const std::string& folder, const std::string& name,
                                       const FileRecord& record) {
   const std::string path = join_path(folder, name);
-  const auto size = size_of_file(path);
-  if (!size) return name + (path_exists(path) ? " is not a file" : " is missing");
+  std::optional<std::uint64_t> size;
+  try {
+    size = size_of_file(path);
+    if (!size) return name + (path_exists(path) ? " is not a file" : " is missing");
+  } catch (const std::exception& error) {
+    return error.what();  // a failing disk, or a folder without permission
+  }
   if (*size == record.size) return std::nullopt;
   return name + " has " + counted(*size, "byte") + " instead of " + std::to_string(record.size);
 }

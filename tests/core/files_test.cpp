@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
 
 #include "support/expect_error.h"
 #include "support/temp_folder.h"
@@ -33,6 +37,67 @@ TEST(Files, MakingFolders) {
   folder.write("file", "");
   EXPECT_TRUE(contains(error_of([&] { make_folders(folder.path("file/a")); }), "Not a directory"));
   EXPECT_TRUE(contains(error_of([&] { make_folders(folder.path("file")); }), "Not a directory"));
+}
+
+TEST(Files, NothingIsOnlyWhatTheSystemCallsNothing) {
+  const TempFolder folder;
+  folder.write("file", "");
+  for (const std::string& path : {folder.path("none"), folder.path("none/a"),
+                                  folder.path("file/a"), folder.path("file/a/b")}) {
+    EXPECT_FALSE(path_exists(path));
+    EXPECT_FALSE(is_folder(path));
+    EXPECT_FALSE(is_link(path));
+    EXPECT_FALSE(size_of_file(path).has_value());
+  }
+}
+
+// What cannot be looked at may exist.
+void expect_all_throw(const std::string& path, const std::string& reason) {
+  SCOPED_TRACE(path);
+  EXPECT_TRUE(contains(error_of([&] { path_exists(path); }), reason));
+  EXPECT_TRUE(contains(error_of([&] { is_folder(path); }), reason));
+  EXPECT_TRUE(contains(error_of([&] { is_link(path); }), reason));
+  EXPECT_TRUE(contains(error_of([&] { size_of_file(path); }), reason));
+}
+
+TEST(Files, OtherFailuresAreErrors) {
+  const TempFolder folder;
+  ASSERT_EQ(symlink("loop", folder.path("loop").c_str()), 0);
+  expect_all_throw(folder.path("loop/a"), "Too many levels of symbolic links");
+  EXPECT_TRUE(is_link(folder.path("loop")));
+  EXPECT_TRUE(path_exists(folder.path("loop")));
+  EXPECT_TRUE(contains(error_of([&] { is_folder(folder.path("loop")); }), "cannot be accessed"));
+  expect_all_throw(folder.path(std::string(300, 'x')), "File name too long");
+  try {
+    is_folder(folder.path("loop"));
+  } catch (const SystemError& error) {
+    EXPECT_EQ(error.number(), ELOOP);
+    EXPECT_FALSE(error.is_full_disk());
+  }
+  EXPECT_TRUE(SystemError("problem", ENOSPC).is_full_disk());
+  EXPECT_TRUE(SystemError("problem", EDQUOT).is_full_disk());
+}
+
+TEST(Files, AFolderOfAnotherUserIsNotNothing) {
+  const TempFolder folder;
+  make_folders(folder.path("theirs/inside"));
+  ::chmod(folder.path().c_str(), 0755);
+  ::chmod(folder.path("theirs").c_str(), 0700);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(77);
+    if (::geteuid() != 65534) ::chmod(folder.path("theirs").c_str(), 0);
+    expect_all_throw(folder.path("theirs/inside"), "Permission denied");
+    expect_all_throw(folder.path("theirs/none"), "Permission denied");
+    EXPECT_TRUE(is_folder(folder.path("theirs")));
+    std::fflush(nullptr);
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ::chmod(folder.path("theirs").c_str(), 0700);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "cannot become another user";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(Files, Exchanging) {

@@ -68,12 +68,12 @@ TEST_F(ProcessEndDeathTest, WorkComesFirstThenWhatIsToldThenTheLineOfPreempted) 
   const auto end = [] {
     const EndHandler older(told("older"));
     const EndHandler handler(told("newer"));
-    const BeforeEnd before([] { say("work;"); });
-    const BeforeEnd also([] { say("more work;"); });
+    const BeforeEnd before([] { say("older work;"); });
+    const BeforeEnd also([] { say("newer work;"); });
     throw_uncaught(Preempted(SIGTERM, "a"));
   };
   EXPECT_EXIT(end(), testing::ExitedWithCode(75),
-              "^work;more work;newer: preempted;accelerant: SIGTERM received");
+              "^newer work;older work;newer: preempted;accelerant: SIGTERM received");
 }
 
 TEST_F(ProcessEndDeathTest, TheNewestHandlerTellsOfAFailure) {

@@ -285,12 +285,27 @@ def test_nohup_is_respected(tmp_path):
 
 
 def test_nothing_survives_a_killed_launcher(tmp_path):
-    launcher = start(["--num-processes", 2], shell(FAMILY.format(folder=tmp_path)))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    launcher = start(["--num-processes", 2], shell(FAMILY.format(folder=tmp_path)),
+                     {**os.environ, "TMPDIR": str(temporary)})
     pids = numbers_in(tmp_path, 4)
+    assert len(list(temporary.glob("accelerant_*"))) == 1
     send(launcher, signal.SIGKILL)
     launcher.wait()
     wait_for(lambda: not [pid for pid in pids if is_running(pid)], "the end of the orphans")
+    wait_for(lambda: not list(temporary.iterdir()), "the removal of the launcher's folder")
     finish(launcher)
+
+
+def test_log_files_survive_a_killed_launcher(tmp_path):
+    launcher = start(["--tee", 3, "--log-dir", tmp_path / "logs", "--run-id", "run"],
+                     shell(FAMILY.format(folder=tmp_path)))
+    numbers_in(tmp_path, 2)
+    send(launcher, signal.SIGKILL)
+    launcher.wait()
+    finish(launcher)
+    assert (tmp_path / "logs" / "run" / "attempt_0").is_dir()
 
 
 def test_children_of_a_failed_rank_are_stopped(tmp_path):

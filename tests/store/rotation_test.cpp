@@ -121,6 +121,69 @@ TEST_F(Rotation, CleaningLeavesWhatIsNotOurs) {
                               "checkpoint_5.tmp2", "checkpoint_x.tmp", "tmp"}));
 }
 
+TEST_F(Rotation, WhatCannotBeLookedAtIsNotNothing) {
+  ASSERT_EQ(symlink("checkpoints", folder_.c_str()), 0);
+  EXPECT_TRUE(contains(error_of([&] { list_checkpoints(folder_); }), "Too many levels"));
+  EXPECT_TRUE(contains(error_of([&] { next_number(folder_); }), "Too many levels"));
+  run_in_shell("rm '" + folder_ + "'");
+  save(1);
+  ASSERT_EQ(symlink("checkpoint_2", path(2).c_str()), 0);
+  EXPECT_TRUE(contains(error_of([&] { list_checkpoints(folder_); }), "Too many levels"));
+}
+
+constexpr const char* kOther = "0123456789ab";
+
+TEST_F(Rotation, CleaningRemovesLeftoversOfAllOwners) {
+  save(1);
+  const std::string other = std::string(".") + kOther;
+  make("checkpoint_2" + other + ".tmp/half");
+  make("checkpoint_3" + other + ".removed.tmp");
+  make("checkpoint_4.0123.tmp");  // no id
+  make("checkpoint_5.0123456789AB.tmp");
+  EXPECT_EQ(clean_leftovers(folder_, {.id = "ba9876543210"}),
+            (Names{"checkpoint_2" + other + ".tmp", "checkpoint_3" + other + ".removed.tmp"}));
+}
+
+TEST_F(Rotation, UnfinishedFoldersHaveTheNameOfTheirOwner) {
+  accelerant::make_folders(folder_);
+  const CheckpointFolder one(path(1), Existing::refuse, {.id = kOther});
+  const CheckpointFolder other(path(1), Existing::refuse, {.id = "ba9876543210"});
+  one.begin();
+  const Manifest manifest = sample::write_files(one, 1);
+  EXPECT_EQ(entries(), Names{std::string("checkpoint_1.") + kOther + ".tmp"});
+  // Whoever has the lock now removes it, so that the name cannot be given to it any more.
+  other.begin();
+  EXPECT_EQ(entries(), Names{"checkpoint_1.ba9876543210.tmp"});
+  EXPECT_THROW(one.commit(manifest), accelerant::Error);
+  one.abandon();
+  other.commit(sample::write_files(other, 2));
+  EXPECT_EQ(entries(), Names{"checkpoint_1"});
+  EXPECT_EQ(sample::fault_of(path(1), 2), "");
+}
+
+TEST_F(Rotation, NothingIsChangedWithoutTheLock) {
+  for (const int number : {1, 2}) save(number);
+  make("checkpoint_5.tmp");
+  const Names before = entries();
+  const Owner lost = {.id = kOther, .require_held = [] { throw accelerant::Error("lost"); }};
+  EXPECT_EQ(error_of([&] { prune(folder_, 1, lost); }), "lost");
+  EXPECT_EQ(error_of([&] { clean_leftovers(folder_, lost); }), "lost");
+  EXPECT_EQ(error_of([&] { CheckpointFolder(path(3), Existing::refuse, lost).begin(); }), "lost");
+  EXPECT_EQ(entries(), before);
+  // It may be lost in the middle of a save.
+  bool is_lost = false;
+  const Owner losing = {.id = kOther, .require_held = [&] {
+                          if (is_lost) throw accelerant::Error("lost");
+                        }};
+  const CheckpointFolder folder(path(3), Existing::refuse, losing);
+  folder.begin();
+  const Manifest manifest = sample::write_files(folder, 3);
+  is_lost = true;
+  EXPECT_EQ(error_of([&] { folder.commit(manifest); }), "lost");
+  folder.abandon();
+  EXPECT_EQ(entries(), before);
+}
+
 TEST_F(Rotation, CleaningPutsAReplacedOneBack) {
   save(1);
   ASSERT_EQ(rename(path(1).c_str(), (path(1) + ".old.tmp").c_str()), 0);

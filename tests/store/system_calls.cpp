@@ -22,6 +22,11 @@ bool& can_exchange() {
   return can;
 }
 
+bool& can_link() {
+  static bool can = true;
+  return can;
+}
+
 bool& waits_for_disk() {
   static bool waits = true;
   return waits;
@@ -107,5 +112,10 @@ int renameat2(int from_folder, const char* from, int to_folder, const char* to,
     record("exchange " + in_root(from).value_or(from) + " " + *path);
   }
   return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+}
+
+int link(const char* from, const char* to) noexcept {
+  if (!can_link()) return fail(EPERM);
+  return static_cast<int>(::syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 }

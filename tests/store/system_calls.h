@@ -1,6 +1,6 @@
 // Sits between the library and the system: a test sees in which order files are written, synced and
 // renamed, and can make calls fail. When linked into a program, these write(), fsync(), close(),
-// rename() and renameat2() replace those of the C library.
+// rename(), renameat2() and link() replace those of the C library.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,9 @@ Script& script();
 
 // Whether renameat2() can exchange two paths; not all disks can.
 bool& can_exchange();
+
+// Whether link() works; not all disks have links.
+bool& can_link();
 
 // Whether fsync() waits for the disk. Only a system crash shows the difference; tests that kill
 // processes save minutes by not waiting.

@@ -83,7 +83,11 @@ struct AutocastSettings {
 
 // Where a training run keeps its files, and how it continues after an interruption.
 struct ProjectOptions {
-  std::string dir = {};          // folder for the project's files; empty: no files
+  // Folder for the project's files; empty: no files. One run at a time can train in it: once an
+  // optimizer is prepared, `<dir>/accelerant.lock` names the run's process, and another run gets an
+  // Error.
+  std::string dir = {};
+
   std::string logging_dir = {};  // folder for trackers; empty: the same as dir
 
   // How many checkpoints save_state() keeps in `<dir>/checkpoints`. It removes the oldest ones once

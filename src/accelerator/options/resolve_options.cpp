@@ -96,26 +96,38 @@ c10::Device choose_device(const AcceleratorOptions& options, const dist::Environ
   return *device;
 }
 
+// Whether something is there, or might be where this user cannot look.
+bool may_exist(const std::string& path) {
+  try {
+    return path_exists(path);
+  } catch (const SystemError& error) {
+    return error.number() != EACCES;  // of the folder above, which is looked at next
+  }
+}
+
 // Better found out now than after hours, at the first save. A folder that exists and is read-only
-// may be meant: a training can resume from it.
+// may be meant: a training can resume from it. From one that it cannot look into, it cannot.
 void check_project_folder(const std::string& folder) {
   if (folder.empty()) return;
   std::string existing = folder;
-  while (!path_exists(existing) && existing != folder_of(existing)) existing = folder_of(existing);
+  while (!may_exist(existing) && existing != folder_of(existing)) existing = folder_of(existing);
+  const bool is_there = is_folder(existing);
   std::string got;
-  if (!is_folder(existing)) {
+  if (!is_there) {
     got = existing + ", which is not a folder";
-  } else if (access(existing.c_str(), W_OK | X_OK) != 0) {
+  } else if (access(existing.c_str(), R_OK | W_OK | X_OK) != 0) {
     got = existing + ": " + std::strerror(errno);
   } else {
     return;
   }
+  const bool can_resume =
+      is_there && existing == folder && access(existing.c_str(), R_OK | X_OK) == 0;
   const ErrorDetails details{
       .problem = "project.dir cannot be used to save",
       .expected = "a folder that this user can write to, or create: " + folder,
       .got = got,
       .hint = "set another project.dir, or change the permissions"};
-  if (existing != folder || !is_folder(existing)) throw Error(details);
+  if (!can_resume) throw Error(details);
   log_on_main(LogLevel::warning, Error(details).what());
 }
 

@@ -16,6 +16,10 @@
 // for each object, which checks names and shapes, and applies the changes once all of them fit. If
 // one fails anyway, the ones before it are undone.
 //
+// The project is locked for the run (store/folder_lock.h) from the moment that an optimizer is
+// prepared, so that a second training ends at once and not at its first save. Programs that only
+// load, or resume without an optimizer, need no lock: they change nothing.
+//
 // A different number of processes can resume, too: positions of loaders count the samples of all
 // processes, and new random numbers are derived from the saved ones. Incomplete windows are an
 // Error then.
@@ -34,6 +38,8 @@
 #include "accelerant/optim/optimizer_state.h"
 #include "accelerant/tensor/named_state.h"
 #include "checkpoint/state_saver.h"
+#include "core/process_end.h"
+#include "store/folder_lock.h"
 
 namespace accelerant::data {
 class LoaderState;
@@ -119,6 +125,12 @@ class Checkpoints {
 
   checkpoint::StateSaver& saver();
   int64_t take_number();
+  // Locks the project for this run, in its main process, and removes what earlier runs left in it.
+  // All processes call these together. The first does nothing if the disk refuses a lock: the
+  // project may be there only to resume from. The second throws then.
+  void claim_project_to_train();
+  void claim_project_to_save();
+  void claim_project();
   void require_all_processes() const;
   std::string checkpoints_folder() const;
 
@@ -151,6 +163,14 @@ class Checkpoints {
   std::vector<std::shared_ptr<StateHook>> save_hooks_;
   std::vector<std::shared_ptr<StateHook>> load_hooks_;
   std::optional<int64_t> next_number_;
+  // In all processes alike.
+  bool tried_to_claim_ = false;
+  bool has_claimed_ = false;
+  // In the main process. Its release comes before the end by an uncaught exception.
+  std::shared_ptr<checkpoint::FolderLock> lock_;
+  std::optional<BeforeEnd> release_before_end_;
+  // What the next number was when the checkpoint to resume from was found, without the lock.
+  mutable std::optional<int64_t> number_when_found_;
   bool looked_for_resume_ = false;
   bool begins_anew_ = false;  // until the first backward, or until the program loads a state
   std::optional<Resume> resume_;

@@ -85,8 +85,7 @@ std::optional<std::string> Checkpoints::newest_to_resume() const {
   if (core_.options.project.dir.empty()) return std::nullopt;
   if (resume != "auto" && environment.restart_count == 0) return std::nullopt;
   const std::string folder = checkpoints_folder();
-  if (!is_folder(folder)) return std::nullopt;
-  checkpoint::clean_leftovers(folder);
+  if (!has_claimed_) number_when_found_ = checkpoint::next_number(folder);
   if (checkpoint::list_checkpoints(folder).empty()) return std::nullopt;
   const checkpoint::FoundCheckpoint newest = newest_good(folder);
   const bool counts =

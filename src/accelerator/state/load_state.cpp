@@ -321,6 +321,7 @@ void Checkpoints::resume_prepared() {
       resume_ = Resume{.source = std::move(source), .own_part = std::move(own)};
     }
   }
+  if (!core_.optimizers.all().empty()) claim_project_to_train();
   if (!resume_) return;
   in_all(*core_.world, [&] { load_objects(*resume_, /*all=*/false); });
 }

@@ -178,12 +178,10 @@ std::string Checkpoints::checkpoints_folder() const {
 int64_t Checkpoints::take_number() {
   if (!next_number_) {
     const std::string folder = checkpoints_folder();
-    next_number_ =
-        from_main(*core_.world, [&]() -> json {
-          if (!is_folder(folder)) return core_.options.project.iteration;
-          checkpoint::clean_leftovers(folder);
-          return std::max(core_.options.project.iteration, checkpoint::next_number(folder));
-        }).get<int64_t>();
+    next_number_ = from_main(*core_.world, [&]() -> json {
+                     return std::max(core_.options.project.iteration,
+                                     checkpoint::next_number(folder));
+                   }).get<int64_t>();
   }
   return (*next_number_)++;
 }
@@ -213,6 +211,8 @@ std::string Checkpoints::save(const std::optional<std::string>& folder,
     request.existing = checkpoint::Existing::replace;
   } else {
     const std::string all = checkpoints_folder();
+    claim_project_to_save();
+    request.lock = lock_;
     request.path = checkpoint::checkpoint_path(all, take_number());
     request.total_limit = core_.options.project.total_limit;
   }

@@ -13,6 +13,7 @@
 #include "cli/weights/text.h"
 #include "core/files.h"
 #include "core/texts.h"
+#include "store/checkpoint_folder.h"
 #include "store/model_folder.h"
 #include "store/rotation.h"
 #include "store/verify.h"
@@ -35,13 +36,10 @@ std::optional<ListedCheckpoint> known_by_name(const std::string& name) {
   if (error != std::errc() || found.number < 0) return std::nullopt;
   const std::string_view suffix(stop, rest.data() + rest.size());
   if (suffix.empty()) return found;
-  if (suffix == ".tmp") {
-    found.state = State::unfinished;
-  } else if (suffix == ".old.tmp" || suffix == ".removed.tmp") {
-    found.state = State::left_over;
-  } else {
-    return std::nullopt;
-  }
+  const auto target = checkpoint::target_of_leftover(name);
+  if (!target || target->size() + suffix.size() != name.size()) return std::nullopt;
+  const bool is_aside = suffix.ends_with(".old.tmp") || suffix.ends_with(".removed.tmp");
+  found.state = is_aside ? State::left_over : State::unfinished;
   return found;
 }
 

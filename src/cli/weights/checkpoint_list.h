@@ -17,7 +17,7 @@ struct ListedCheckpoint {
     damaged,     // has a manifest, but `problems`
     incomplete,  // has no manifest
     python,      // has no manifest, but files of Accelerate's save_state
-    unfinished,  // checkpoint_<n>.tmp: a save that is under way or was interrupted
+    unfinished,  // checkpoint_<n>.<id>.tmp: a save that is under way or was interrupted
     left_over,   // what an interrupted replacement or removal left
   };
 

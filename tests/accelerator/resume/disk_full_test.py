@@ -1,11 +1,11 @@
 """A failed save is an error in every process but does no harm: the training continues, and earlier
 checkpoints stay."""
 
-import pathlib
+import re
 import subprocess
 
 import pytest
-from resumable import (LAUNCHER, assert_same, command_of, environment_with, name_of_case, numbers_of, start,
+from resumable import (assert_same, command_of, environment_with, expect_intact, name_of_case, numbers_of, start,
                        undisturbed)
 
 SETTINGS = {"samples": 48, "epochs": 2, "batch": 4, "on_error": "go_on"}
@@ -25,15 +25,6 @@ def limited(ranks):
 
 def failures_of(stderr, rank):
     return [line for line in stderr.splitlines() if f"rank {rank} goes on: The checkpoint" in line]
-
-
-def expect_intact(project):
-    for number in numbers_of(project):
-        folder = pathlib.Path(project) / "checkpoints" / f"checkpoint_{number}"
-        checked = subprocess.run([LAUNCHER, "verify", folder], capture_output=True, text=True)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-    left = [path.name for path in (pathlib.Path(project) / "checkpoints").iterdir() if path.name.endswith(".tmp")]
-    assert not left
 
 
 @pytest.mark.parametrize("processes, failing, settings", [
@@ -96,9 +87,9 @@ def in_mount(kind, folder, copy, command):
     return ["unshare", "--mount", "/bin/sh", "-c", script, "sh", *command]
 
 
-def run_in_mount(kind, folder, copy, log, settings, processes):
+def run_in_mount(kind, folder, copy, log, settings, processes, wrapper=()):
     copy.mkdir()
-    command = in_mount(kind, folder, copy, command_of(log, settings, processes))
+    command = in_mount(kind, folder, copy, [*wrapper, *command_of(log, settings, processes)])
     done = subprocess.run(command, env=environment_with(None), capture_output=True, text=True, timeout=120)
     if "unshare" in done.stderr or done.returncode == 99:
         pytest.skip(f"disks cannot be mounted here: {done.stderr.strip()}")
@@ -119,6 +110,34 @@ def test_a_disk_that_gets_full(tmp_path, processes, settings):
     assert_same(log, expected)
     assert numbers_of(copy)[:2] == [0, 1]
     expect_intact(copy)
+    # The error says what is needed, and what can go.
+    assert re.search(r"It needs \d+(\.\d)? kB, and the disk of \S+ has \d", done.stderr), done.stderr
+    last = numbers_of(copy)[-1]
+    assert re.search(rf"Earlier checkpoints are kept, {last + 1} of them, .* remove \S+/checkpoint_0, and set "
+                     rf"project.total_limit to {last} or less", done.stderr), done.stderr
+
+
+def test_a_disk_that_was_full_is_of_use_again(tmp_path):
+    """With the advice of the error followed, all saves work."""
+    project, copy, log = tmp_path / "project", tmp_path / "copy", tmp_path / "log"
+    project.mkdir()
+    settings = {**SETTINGS, "save_every": 1, "project": project}
+    command = command_of(log, settings)
+    again = " ".join(str(part) for part in [*command, "--limit=$fit"])
+    script = f"""
+        "$@" || exit 1
+        fit=$(($(ls {project}/checkpoints | wc -l) - 1))
+        rm -r {project}/checkpoints/checkpoint_0
+        {again.replace(str(log), str(log) + "_again")} --resume=no
+    """
+    done = run_in_mount(f"-t tmpfs -o size=256k none {project}", project, copy, log, settings, 1,
+                        ["/bin/sh", "-c", script, "sh"])
+    assert done.returncode == 0, done.stderr
+    first, second = done.stderr.split("its project has checkpoints", 1) if "its project has" in done.stderr else (
+        done.stderr.rsplit("Earlier checkpoints are kept", 1))
+    assert "No space left on device" in first and "No space left on device" not in second, done.stderr
+    expect_intact(copy)
+    assert numbers_of(copy)[-1] > 20
 
 
 def test_a_disk_that_is_read_only(tmp_path):

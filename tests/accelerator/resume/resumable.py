@@ -29,6 +29,16 @@ def start(log, settings, processes=1, failpoint=None, deadline=120, launcher_opt
         command, env=environment_with(failpoint), capture_output=True, text=True, timeout=deadline)
 
 
+def expect_intact(project):
+    """Every checkpoint is good, and nothing else is left."""
+    for number in numbers_of(project):
+        folder = pathlib.Path(project) / "checkpoints" / f"checkpoint_{number}"
+        checked = subprocess.run([LAUNCHER, "verify", folder], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+    left = [path.name for path in (pathlib.Path(project) / "checkpoints").iterdir() if path.name.endswith(".tmp")]
+    assert not left
+
+
 class Running:
     """A training that runs in its own process group while the test does something else."""
 

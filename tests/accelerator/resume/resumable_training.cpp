@@ -6,6 +6,7 @@
 //   project=DIR resume=auto|no|default (the option is left empty)|PATH
 //   save_every=N (batches; 0: at the end of epochs) async=0|1 limit=N
 //   folder=PATH (always saves there) exchange=0|1 (whether the disk can exchange two folders)
+//   machine=NAME (plays another machine) lease=MS (of the project's lock)
 //   on_error=end|go_on (errors of save_state are only written to standard error)
 //   precision=no|fp16|bf16 accumulate=N samples=N epochs=N batch=N workers=N
 //   two=0|1 (models, optimizers and loops) optimizer=adamw|sgd|rmsprop hook=no|power_sgd
@@ -14,6 +15,7 @@
 #include <accelerant/accelerant.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -21,6 +23,7 @@
 
 #include "accelerant/core/failpoint.h"
 #include "core/stable_hash.h"
+#include "store/lock_holder.h"
 #include "store/system_calls.h"
 
 namespace {
@@ -131,8 +134,19 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_over(Net& net, const std::str
 
 class Training {
  public:
+  // Before the accelerator, which takes the lock.
+  static const Settings& playing_machine(const Settings& settings) {
+    auto& rules = accelerant::checkpoint::lock_rules();
+    rules.host = rules.boot = settings.text("machine");
+    if (const int64_t lease = settings.number("lease", 0)) {
+      rules.lease = std::chrono::milliseconds(lease);
+      rules.renewal = rules.lease / 10;
+    }
+    return settings;
+  }
+
   Training(const std::string& log, const Settings& settings)
-      : settings_(settings),
+      : settings_(playing_machine(settings)),
         accelerator_(options_of(settings)),
         log_(std::fopen((log + "." + std::to_string(accelerator_.process_index())).c_str(), "a")) {
     // Line buffered: a line that was written stays, whatever happens to the process.

@@ -1,0 +1,65 @@
+// One run at a time saves to a project.
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "accelerator/core.h"
+#include "accelerator/state/agreed.h"
+#include "accelerator/state/checkpoints.h"
+#include "core/files.h"
+#include "store/rotation.h"
+
+namespace accelerant::detail {
+
+using nlohmann::json;
+
+void Checkpoints::claim_project_to_train() {
+  if (core_.options.project.dir.empty() || tried_to_claim_) return;
+  tried_to_claim_ = true;
+  has_claimed_ = from_main(*core_.world, [&]() -> json {
+                   try {
+                     claim_project();
+                     return true;
+                   } catch (const SystemError& error) {
+                     // The constructor has said it of a folder that is read-only.
+                     if (error.number() == EROFS || error.number() == EACCES) return false;
+                     log(LogLevel::warning,
+                         "The project " + core_.options.project.dir +
+                             " cannot be locked, so nothing can be saved to it: " + error.what());
+                     return false;
+                   }
+                 }).get<bool>();
+}
+
+void Checkpoints::claim_project_to_save() {
+  if (has_claimed_) return;
+  from_main(*core_.world, [&]() -> json {
+    claim_project();
+    return nullptr;
+  });
+  tried_to_claim_ = true;
+  has_claimed_ = true;
+}
+
+// Called in the main process. Leftovers are removed at once: a run that has lost the lock to this
+// one may be about to give one of them the name of a checkpoint.
+void Checkpoints::claim_project() {
+  const std::string& project = core_.options.project.dir;
+  const auto lock = checkpoint::FolderLock::acquire(checkpoint::lock_of_project(project),
+                                                    "The project " + project);
+  const std::string folder = checkpoints_folder();
+  // Unless another Accelerator of this process holds it, too, and may be saving.
+  if (lock.use_count() == 1) checkpoint::clean_leftovers(folder, lock->owner());
+  if (number_when_found_ && *number_when_found_ != checkpoint::next_number(folder)) {
+    throw Error(ErrorDetails{
+        .problem = "Another run has just saved to the project " + project,
+        .expected = "the checkpoints from which this run was resumed",
+        .got = "a newer one",
+        .hint = "start this program again; it resumes from the newer one"});
+  }
+  release_before_end_.emplace([lock] { lock->release(); });
+  lock_ = lock;
+}
+
+}  // namespace accelerant::detail

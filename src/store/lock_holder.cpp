@@ -1,0 +1,157 @@
+#include "store/lock_holder.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+
+#include "core/files.h"
+
+namespace accelerant::checkpoint {
+namespace {
+
+constexpr const char* kLockFormat = "accelerant-lock";
+
+std::string first_line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string host_name() {
+  if (!lock_rules().host.empty()) return lock_rules().host;
+  std::array<char, HOST_NAME_MAX + 1> name = {};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown machine";
+}
+
+std::string boot_id() {
+  if (!lock_rules().boot.empty()) return lock_rules().boot;
+  return first_line_of("/proc/sys/kernel/random/boot_id");
+}
+
+std::string own_pid_namespace() {
+  std::array<char, 64> name = {};
+  const ssize_t length = ::readlink("/proc/self/ns/pid", name.data(), name.size());
+  return length <= 0 ? "" : std::string(name.data(), static_cast<std::size_t>(length));
+}
+
+std::string utc_now() {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc = {};
+  gmtime_r(&seconds, &utc);
+  std::array<char, 32> text = {};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text.data();
+}
+
+std::string new_id() {
+  std::random_device random;  // every process has its own, also after a fork
+  std::array<char, 13> text = {};
+  const std::uint64_t value = (std::uint64_t{random()} << 32 | random()) & 0xffffffffffff;
+  std::snprintf(text.data(), text.size(), "%012llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+// What /proc says about a process.
+struct ProcessStatus {
+  char state = '?';
+  std::int64_t threads = 0;
+  std::uint64_t start = 0;
+};
+
+std::optional<ProcessStatus> status_of_process(std::int64_t pid) {
+  const std::string line = first_line_of("/proc/" + std::to_string(pid) + "/stat");
+  const std::size_t name_end = line.rfind(')');  // a name may contain anything
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
+  ProcessStatus found;
+  fields >> found.state;  // field 3 of proc(5)
+  std::string skipped;
+  for (int field = 4; field < 20; ++field) fields >> skipped;
+  fields >> found.threads >> skipped >> found.start;
+  return fields ? std::optional(found) : std::nullopt;
+}
+
+}  // namespace
+
+LockRules& lock_rules() {
+  static LockRules rules;
+  return rules;
+}
+
+LockHolder this_process_as_holder() {
+  const auto status = status_of_process(::getpid());
+  return {.id = new_id(),
+          .host = host_name(),
+          .boot = status ? boot_id() : "",
+          .pid_namespace = own_pid_namespace(),
+          .pid = ::getpid(),
+          .start = status ? status->start : 0,
+          .since = utc_now()};
+}
+
+std::string to_text(const LockHolder& holder) {
+  const nlohmann::json text = {{"format", kLockFormat},
+                               {"id", holder.id},
+                               {"host", holder.host},
+                               {"boot", holder.boot},
+                               {"pid_namespace", holder.pid_namespace},
+                               {"pid", holder.pid},
+                               {"start", holder.start},
+                               {"since", holder.since}};
+  return text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::optional<LockHolder> parse_holder(const std::string& text) {
+  try {
+    const auto values = nlohmann::json::parse(text);
+    if (values.at("format").get<std::string>() != kLockFormat) return std::nullopt;
+    LockHolder holder{.id = values.at("id").get<std::string>(),
+                      .host = values.at("host").get<std::string>(),
+                      .boot = values.at("boot").get<std::string>(),
+                      .pid_namespace = values.at("pid_namespace").get<std::string>(),
+                      .pid = values.at("pid").get<std::int64_t>(),
+                      .start = values.at("start").get<std::uint64_t>(),
+                      .since = values.at("since").get<std::string>()};
+    // The id becomes part of file names.
+    const bool is_id = holder.id.size() == 12 &&
+                       holder.id.find_first_not_of("0123456789abcdef") == std::string::npos;
+    return is_id ? std::optional(std::move(holder)) : std::nullopt;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+Life life_of(const LockHolder& holder) {
+  const bool is_in_sight = !holder.boot.empty() && holder.boot == boot_id() &&
+                           !holder.pid_namespace.empty() &&
+                           holder.pid_namespace == own_pid_namespace() && holder.pid > 0;
+  if (!is_in_sight) return Life::unknown;
+  if (holder.pid == ::getpid()) return Life::ended;
+  const auto status = status_of_process(holder.pid);
+  if (!status) {
+    // /proc may hide the processes of other users, of which kill() tells only that they exist.
+    const bool exists = ::kill(static_cast<pid_t>(holder.pid), 0) == 0 || errno != ESRCH;
+    return exists ? Life::unknown : Life::ended;
+  }
+  if (status->start != holder.start) return Life::ended;
+  // The first thread may have ended before the others.
+  const bool is_zombie = status->state == 'Z' || status->state == 'X';
+  if (is_zombie && status->threads <= 1) return Life::ended;
+  return status->state == 'T' || status->state == 't' ? Life::stopped : Life::running;
+}
+
+std::string text_of(const LockHolder& holder) {
+  return "process " + std::to_string(holder.pid) + " on " + holder.host + ", since " + holder.since;
+}
+
+}  // namespace accelerant::checkpoint
