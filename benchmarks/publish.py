@@ -32,6 +32,7 @@ SECTIONS = {
     "loop": "Overhead, and steps with their loader",
     "waits": "Waits for the GPU",
     "warnings": "Warnings about likely mistakes",
+    "nonfinite": "Steps that look for inf and nan",
     "memory": "Memory of the GPU",
     "loader": "Loading batches",
     "checkpoint": "Saving and loading",

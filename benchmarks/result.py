@@ -16,6 +16,8 @@ SIDES = {
     "stock": "plain libtorch",
     "aten": "ATen's fused calls",
     "unwatched": "Accelerant, no warnings",
+    "skipping": "Accelerant, skip",
+    "stopping": "Accelerant, stop",
     "accelerate": "Accelerate",
     "compiled": "Accelerate, torch.compile",
     "floor": "floor",

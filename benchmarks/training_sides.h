@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -49,13 +50,25 @@ constexpr bool kHasCapture =
   accelerator.capture(step);
 };
 
+// What a form of Accelerant's training changes: see training_forms().
+struct AcceleratedForm {
+  bool is_captured = false;
+  bool warns = true;
+  bool clips = true;
+  std::optional<accelerant::Nonfinite> nonfinite = std::nullopt;
+};
+
 template <class Task>
 class AcceleratedTraining : public Training {
  public:
-  AcceleratedTraining(const Task& task, accelerant::Precision precision, bool capture,
-                      const accelerant::WarningOptions& warnings)
+  AcceleratedTraining(const Task& task, accelerant::Precision precision,
+                      const AcceleratedForm& form)
       : task_(task),
-        accelerator_({.mixed_precision = precision, .warnings = warnings}),
+        clips_(form.clips),
+        accelerator_({.mixed_precision = precision,
+                      .nonfinite = form.nonfinite,
+                      .warnings = form.warns ? accelerant::WarningOptions()
+                                             : accelerant::WarningOptions::none()}),
         network_(task.template make_network<OurParts>()),
         torch_optimizer_(task.make_optimizer(network_->parameters())),
         cosine_(accelerant::optim::cosine_annealing(*torch_optimizer_, {.t_max = kScheduleSteps})),
@@ -65,7 +78,7 @@ class AcceleratedTraining : public Training {
         run_([this](const at::Tensor& data, const at::Tensor& target) {
           return eager_step(data, target);
         }) {
-    if (capture) run_captured(accelerator_);
+    if (form.is_captured) run_captured(accelerator_);
   }
 
   at::Tensor step(const at::Tensor& data, const at::Tensor& target) override {
@@ -87,7 +100,7 @@ class AcceleratedTraining : public Training {
     auto window = accelerator_.accumulate(model_);
     const at::Tensor loss = task_.template loss<OurParts>(model_(data), target);
     accelerator_.backward(loss);
-    accelerator_.clip_grad_norm_(model_, kMaxNorm);
+    if (clips_) accelerator_.clip_grad_norm_(model_, kMaxNorm);
     optimizer_.step();
     scheduler_.step();
     optimizer_.zero_grad();
@@ -111,6 +124,7 @@ class AcceleratedTraining : public Training {
   }
 
   Task task_;
+  bool clips_;
   accelerant::Accelerator accelerator_;
   decltype(std::declval<Task>().template make_network<OurParts>()) network_;
   std::shared_ptr<torch::optim::Optimizer> torch_optimizer_;
@@ -178,22 +192,42 @@ class HandmadeTraining : public Training {
 };
 
 // The forms of training that this program offers on this machine. "unwatched" is "accelerant" with
-// its warnings switched off.
+// its warnings switched off. Other words before "accelerant" and "captured": "skipping" and
+// "stopping" ask for that if gradients are inf or nan, "unclipped" does not clip.
 inline std::vector<std::string> training_forms() {
   std::vector<std::string> forms = {"accelerant", "unwatched", "libtorch"};
   if (kHasCapture<accelerant::Accelerator> && best_device().is_cuda()) forms.push_back("captured");
   return forms;
 }
 
+inline std::optional<AcceleratedForm> accelerated_form(const std::string& name) {
+  AcceleratedForm form;
+  std::istringstream words(name);
+  std::string word;
+  while (std::getline(words, word, '-')) {
+    if (word == "captured") {
+      form.is_captured = true;
+    } else if (word == "unwatched") {
+      form.warns = false;
+    } else if (word == "unclipped") {
+      form.clips = false;
+    } else if (word == "skipping") {
+      form.nonfinite = accelerant::Nonfinite::skip;
+    } else if (word == "stopping") {
+      form.nonfinite = accelerant::Nonfinite::stop;
+    } else if (word != "accelerant") {
+      return std::nullopt;
+    }
+  }
+  return form;
+}
+
 template <class Task>
 std::unique_ptr<Training> make_training(const std::string& form, const Task& task,
                                         accelerant::Precision precision) {
   torch::manual_seed(0);
-  if (form == "accelerant" || form == "captured" || form == "unwatched") {
-    const auto warnings =
-        form == "unwatched" ? accelerant::WarningOptions::none() : accelerant::WarningOptions();
-    return std::make_unique<AcceleratedTraining<Task>>(task, precision, form == "captured",
-                                                       warnings);
+  if (const auto accelerated = accelerated_form(form)) {
+    return std::make_unique<AcceleratedTraining<Task>>(task, precision, *accelerated);
   }
   if (form == "libtorch") return std::make_unique<HandmadeTraining<Task>>(task, precision);
   throw std::invalid_argument("no such form: " + form);

@@ -7,7 +7,8 @@ PROGRAMS = ("bench-training",)
 
 # By side: the form, and the Python script, or None for the C++ program.
 FORMS = {"ours": ("accelerant", None), "captured": ("captured", None), "stock": ("libtorch", None),
-         "unwatched": ("unwatched", None),
+         "unwatched": ("unwatched", None), "skipping": ("skipping-accelerant", None),
+         "stopping": ("stopping-accelerant", None),
          "accelerate": ("accelerate", "training_loop.py"), "compiled": ("compiled", "training_loop.py")}
 NAMES = {"cnn": "CNN", "mlp": "MLP", "gpt-tiny": "GPT tiny, 0.8 M", "gpt-nano": "GPT nano, 10.8 M",
          "gpt-small": "GPT-2 small, 124 M", "empty": "Linear(1, 1)"}
@@ -28,7 +29,8 @@ def sides_of(settings):
     """The sides that this build and this run offer."""
     offered, _ = reason_of(lambda: worker_of(settings, "ours").ask("forms", deadline=settings.deadline))
     sides = dict(FORMS)
-    del sides["unwatched"]  # only warning_cost.py compares with it
+    for name in ("unwatched", "skipping", "stopping"):  # warning_cost.py and nonfinite_cost.py compare with them
+        del sides[name]
     if not settings.compiled:
         del sides["compiled"]
     if offered is None or "captured" not in offered["forms"]:
@@ -36,9 +38,9 @@ def sides_of(settings):
     return list(sides)
 
 
-def contender(settings, side, task, precision, *request, read="seconds"):
-    """Prepares a training and then repeats a request."""
+def contender(settings, side, task, precision, *request, read="seconds", form=None):
+    """Prepares a training and then repeats a request. `form`: one that is not a side's own."""
     worker = worker_of(settings, side)
     return Contender(
-        prepare=lambda: worker.ask("prepare", FORMS[side][0], task, precision, deadline=settings.patience),
+        prepare=lambda: worker.ask("prepare", form or FORMS[side][0], task, precision, deadline=settings.patience),
         measure=lambda: worker.ask(*request, deadline=settings.deadline)[read])

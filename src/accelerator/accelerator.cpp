@@ -191,6 +191,7 @@ void Accelerator::register_custom(detail::CustomObject object) {
 }
 
 void Accelerator::end_training() {
+  core_->nonfinite_stop.settle();
   core_->checkpoints.wait();
   core_->settle_schedules();
   for (const auto& optimizer : core_->optimizers.all()) optimizer->sync();

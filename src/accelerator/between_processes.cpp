@@ -35,7 +35,15 @@ void Accelerator::join_uneven_inputs(const std::vector<const ModelBase*>& models
         .got = "a forward that waits for all processes, even those that have left the loop",
         .hint = "use even batches (data_loader.even_batches), or plain batch normalisation"});
   }
-  if (core_->scaler.is_enabled()) {
+  if (core_->only_guards()) {
+    throw Error(ErrorDetails{
+        .problem = "join_uneven_inputs() cannot be used if steps look for inf and nan",
+        .expected = ".nonfinite = accelerant::Nonfinite::step",
+        .got = "skip or stop, which all processes decide together, even those that have left the "
+               "loop",
+        .hint = "use even batches (data_loader.even_batches)"});
+  }
+  if (core_->scales_loss()) {
     throw Error(ErrorDetails{
         .problem = "join_uneven_inputs() cannot be used with loss scaling",
         .expected = "bf16 or no mixed precision",

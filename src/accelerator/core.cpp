@@ -13,15 +13,27 @@
 #include "accelerator/prepared/scheduler_state.h"
 #include "accelerator/warnings/empty_loop.h"
 #include "accelerator/warnings/slow_precision.h"
+#include "amp/gradient_guard.h"
 #include "dist/preemption.h"
 
 namespace accelerant::detail {
+namespace {
+
+// Without loss scaling, a scaler whose scale is always 1 guards the steps.
+GradScalerOptions scaler_options(const AcceleratorOptions& options) {
+  if (options.scaler.enabled || *options.nonfinite == Nonfinite::step) return options.scaler;
+  return {.device = options.scaler.device, .init_scale = 1.0, .dynamic = false};
+}
+
+}  // namespace
 
 Core::Core(AcceleratorOptions given)
     : environment(dist::Environment::detect()),
       options(resolve(std::move(given), environment)),
-      scaler(options.scaler),
+      scaler(scaler_options(options)),
       warnings(options.warnings) {
+  GuardAccess::set_role(
+      scaler, {.only_checks = only_guards(), .stops = *options.nonfinite == Nonfinite::stop});
   // Fail here rather than in the first forward.
   if (const auto autocast = autocast_options(options.autocast)) AutocastGuard{*autocast};
   if (environment.use_distributed()) {

@@ -16,6 +16,7 @@
 #include "accelerant/watch/environment.h"
 #include "accelerator/capture/step_capture.h"
 #include "accelerator/loop/accumulation.h"
+#include "accelerator/loop/nonfinite_stop.h"
 #include "accelerator/loop/scaler_updates.h"
 #include "accelerator/prepared/loaders.h"
 #include "accelerator/prepared/registry.h"
@@ -88,6 +89,12 @@ struct Core {
 
   WindowRules window_rules() const;
 
+  // Whether gradients carry a loss scale.
+  bool scales_loss() const { return options.scaler.enabled && scaler.is_enabled(); }
+
+  // Whether the scaler scales nothing and only looks for gradients that are not finite.
+  bool only_guards() const { return !options.scaler.enabled && scaler.is_enabled(); }
+
   // Autocast options for mixed precision; empty without it.
   std::optional<AutocastOptions> autocast_options(const AutocastSettings& settings) const;
 
@@ -126,8 +133,10 @@ struct Core {
   Registry<SchedulerState> schedulers;
   PreparedLoaders loaders;
 
+  // Scales losses, or only guards the steps. Disabled if neither is asked for.
   GradScaler scaler;
   ScalerUpdates scaler_updates{*this};
+  NonfiniteStop nonfinite_stop{*this};
   Accumulation accumulation;
   OutsideWindows outside_windows;
   LoopCounts counts;

@@ -72,6 +72,8 @@ struct ProfileScope::State {
     timeline->add(c10::str("step #", steps), "step", std::exchange(step_begin, now), now);
   }
 
+  void note_skips(const detail::Core& now) { skips = now.scaler.status().skips - earlier_skips; }
+
   std::weak_ptr<detail::Core> core;
   std::shared_ptr<Timeline> timeline;
   ProfileOptions options;
@@ -84,6 +86,8 @@ struct ProfileScope::State {
   PhaseTimes earlier = {};  // of completed recordings
   bool is_recording = false;
   bool is_finished = false;
+  int64_t earlier_skips = 0;  // before the scope
+  int64_t skips = 0;          // in it, so far
 };
 
 ProfileScope::ProfileScope(const std::shared_ptr<detail::Core>& core, ProfileOptions options) {
@@ -103,6 +107,7 @@ ProfileScope::ProfileScope(const std::shared_ptr<detail::Core>& core, ProfileOpt
     state.kernels = std::make_unique<detail::KernelTrace>(state.options, *core->options.device);
   }
   state.timeline->name_thread("training");
+  state.earlier_skips = core->scaler.status().skips;
   state.action = state.action_of(0);
   if (state.action == ProfileAction::warmup && state.kernels) state.kernels->prepare();
   if (records(state.action)) begin_recording();
@@ -165,7 +170,10 @@ void ProfileScope::step() {
 void ProfileScope::finish() {
   State& state = *state_;
   if (std::exchange(state.is_finished, true)) return;
-  if (const auto core = state.core.lock()) core->open_scopes.profile = false;
+  if (const auto core = state.core.lock()) {
+    core->open_scopes.profile = false;
+    state.note_skips(*core);
+  }
   end_recording();
   if (state.options.summary != nullptr && state.rank == 0 && state.cycles > 0) {
     std::fprintf(state.options.summary, "%s\n", summary().c_str());
@@ -187,6 +195,14 @@ PhaseTimes ProfileScope::phase_times() const {
   }
   times.total += state.earlier.total;
   return times;
+}
+
+std::string ProfileScope::summary() const {
+  if (const auto core = state_->core.lock(); core && !state_->is_finished) {
+    state_->note_skips(*core);
+  }
+  const std::string line = summary_line(phase_times());
+  return state_->skips > 0 ? c10::str(line, "; ", state_->skips, " skipped") : line;
 }
 
 ProfileScope Accelerator::profile() { return profile(options().profile); }

@@ -20,6 +20,13 @@ using kernels::Writing;
 using torch::optim::Optimizer;
 using Stage = CheckedOptimizer::Stage;
 
+namespace {
+
+// More than the updates that an Accelerator lets the device be behind.
+constexpr std::size_t kRecentIterations = 16;
+
+}  // namespace
+
 detail::DeviceScaleState& GradScaler::Impl::require_state(const char* caller) {
   if (state) return *state;
   throw Error(c10::str("Attempted ", caller,
@@ -42,7 +49,7 @@ CheckedOptimizer& GradScaler::Impl::state_before_step(const Optimizer& optimizer
 }
 
 void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) const {
-  if (optimizer_states.size() < 2) return;
+  if (optimizer_states.size() < 2 || role.only_checks) return;
   std::unordered_set<const c10::TensorImpl*> parameters;
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
@@ -64,9 +71,10 @@ void GradScaler::Impl::refuse_shared_parameters(const Optimizer& optimizer) cons
 void GradScaler::Impl::check(Optimizer& optimizer, CheckedOptimizer& optimizer_state,
                              Writing writing) {
   refuse_shared_parameters(optimizer);
+  if (role.only_checks) writing = Writing::nothing;
   const bool writes = writing == Writing::unscaled_values;
   optimizer_state.checks.run(
-      optimizer, state->inverse_scale(), writing,
+      optimizer, gradient_factor(), writing,
       writes ? detail::Float16Gradients::refused : detail::Float16Gradients::allowed);
   reduce(optimizer_state);
 }
@@ -95,12 +103,13 @@ StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& 
   if (optimizer_state.stage == Stage::ready) {
     // The optimizer unscales while it steps; here the gradients are only checked.
     check(optimizer, optimizer_state, Writing::nothing);
-    grad_scale = grad_scale.defined() ? state->scale().mul(grad_scale) : state->scale();
+    if (!role.only_checks) {
+      grad_scale = grad_scale.defined() ? state->scale().mul(grad_scale) : state->scale();
+    }
   }
   optimizer_state.require_flags();
-  const AmpStepControls controls{
-      .grad_scale = grad_scale,
-      .found_inf = detail::any_found(optimizer_state.flags(), state->device())};
+  const AmpStepControls controls{.grad_scale = grad_scale,
+                                 .found_inf = found_inf_of(optimizer_state)};
   at::Tensor loss = amp_optimizer.step(controls);
   amp_optimizer.extra_grad_scale.reset();
   return StepResult::undecided(controls.found_inf, std::move(loss));
@@ -108,9 +117,38 @@ StepResult GradScaler::Impl::step_on_device(Optimizer& optimizer, AmpOptimizer& 
 
 void GradScaler::Impl::end_iteration() {
   ++iteration;
-  ended_checks.clear();
-  for (CheckedOptimizer& ended : optimizer_states) ended_checks.push_back(std::move(ended.checks));
+  std::vector<detail::GradientChecks> ended;
+  for (CheckedOptimizer& each : optimizer_states) ended.push_back(std::move(each.checks));
+  ended_checks = std::make_shared<const std::vector<detail::GradientChecks>>(std::move(ended));
   optimizer_states.clear();
+}
+
+void GradScaler::Impl::note_update(
+    std::shared_ptr<const std::vector<detail::GradientChecks>> checks) {
+  ++queued_updates;
+  if (!role.stops) return;
+  recent.push_back({.update = queued_updates, .checks = std::move(checks)});
+  if (recent.size() > kRecentIterations) recent.pop_front();
+}
+
+void GradScaler::Impl::begin(c10::Device device) {
+  if (!state) state = std::make_unique<detail::DeviceScaleState>(initial, device);
+}
+
+kernels::UpdateRule GradScaler::Impl::update_rule() const {
+  kernels::UpdateRule rule = detail::update_rule(options);
+  rule.stops = role.stops;
+  return rule;
+}
+
+const at::Tensor& GradScaler::Impl::gradient_factor() const {
+  return role.only_checks ? state->one() : state->inverse_scale();
+}
+
+at::Tensor GradScaler::Impl::found_inf_of(const CheckedOptimizer& optimizer_state) const {
+  std::vector<at::Tensor> flags = optimizer_state.flags();
+  if (role.stops) flags.push_back(state->stopped());
+  return detail::any_found(flags, state->device());
 }
 
 GradScaler::GradScaler(const GradScalerOptions& options) : impl_(std::make_unique<Impl>(options)) {
@@ -129,9 +167,8 @@ GradScaler& GradScaler::operator=(GradScaler&&) noexcept = default;
 
 at::Tensor GradScaler::scale_tensor(const at::Tensor& output) {
   if (!output.defined()) throw Error("outputs must be a Tensor or an iterable of Tensors");
-  if (!impl_->state) {
-    impl_->state = std::make_unique<detail::DeviceScaleState>(impl_->initial, output.device());
-  }
+  impl_->begin(output.device());
+  if (impl_->role.only_checks) return output;
   const at::Tensor scale = detail::copy_to(impl_->state->scale(), output.device());
   return (output.scalar_type() == at::kHalf ? output.to(at::kFloat) : output).mul(scale);
 }
@@ -156,7 +193,7 @@ void GradScaler::unscale_(Optimizer& optimizer) {
 
 StepResult GradScaler::step(Optimizer& optimizer) {
   if (!is_enabled()) return StepResult::decided(/*skipped=*/false, optimizer.step());
-  const detail::DeviceScaleState& state = impl_->require_state("step");
+  impl_->require_state("step");
   CheckedOptimizer& optimizer_state = impl_->state_before_step(optimizer);
   if (optimizer_state.stage == Stage::unscaled) impl_->check_changed(optimizer, optimizer_state);
   if (auto* amp_optimizer = dynamic_cast<AmpOptimizer*>(&optimizer)) {
@@ -166,8 +203,7 @@ StepResult GradScaler::step(Optimizer& optimizer) {
   }
   if (optimizer_state.stage == Stage::ready) unscale_(optimizer);
   optimizer_state.require_flags();
-  const at::Tensor found_inf = detail::any_found(optimizer_state.flags(), state.device());
-  const bool found = found_inf.item<float>() != 0.0F;
+  const bool found = impl_->found_inf_of(optimizer_state).item<float>() != 0.0F;
   at::Tensor loss;
   if (!found) loss = optimizer.step();
   optimizer_state.stage = Stage::stepped;
@@ -193,8 +229,9 @@ void GradScaler::update() {
     throw Error("No inf checks were recorded prior to update.",
                 "call step(optimizer) or unscale_(optimizer) first");
   }
-  state.update(detail::any_found(flags, state.device()), detail::update_rule(impl_->options));
+  state.update(detail::any_found(flags, state.device()), impl_->update_rule());
   impl_->end_iteration();
+  impl_->note_update(impl_->ended_checks);
 }
 
 void GradScaler::update(double new_scale) {
@@ -264,15 +301,18 @@ StepResult detail::ScalerAccess::step(GradScaler& scaler, ScaledStep& scaled_ste
   }
   CheckedOptimizer& optimizer_state = impl.state_of(optimizer);
   const GradientScale scale = gradient_scale(scaler, optimizer);
+  at::Tensor found_inf;
   if (optimizer_state.stage == Stage::unscaled) {
     impl.check_changed(optimizer, optimizer_state);
+    optimizer_state.require_flags();
+    found_inf = impl.found_inf_of(optimizer_state);
   } else {
     impl.refuse_shared_parameters(optimizer);
-    optimizer_state.checks.adopt(scaled_step.check(scale));
+    optimizer_state.checks.adopt(scaled_step.check(scale));  // knows of a stop
     impl.reduce(optimizer_state);
+    optimizer_state.require_flags();
+    found_inf = any_found(optimizer_state.flags(), impl.state->device());
   }
-  optimizer_state.require_flags();
-  const at::Tensor found_inf = any_found(optimizer_state.flags(), impl.state->device());
   scaled_step.apply(scale, found_inf);
   optimizer_state.stage = Stage::stepped;
   return StepResult::undecided(found_inf);
@@ -285,12 +325,14 @@ GradientScale detail::ScalerAccess::gradient_scale(const GradScaler& scaler,
   for (const CheckedOptimizer& known : scaler.impl_->optimizer_states) {
     if (known.optimizer == &optimizer && known.stage == Stage::unscaled) return {};
   }
-  return {.inv_scale = state.inverse_scale(), .iteration = scaler.impl_->iteration};
+  return {.inv_scale = scaler.impl_->gradient_factor(),
+          .iteration = scaler.impl_->iteration,
+          .stopped = scaler.impl_->role.stops ? state.stopped() : at::Tensor()};
 }
 
 void detail::ScalerAccess::discard_checks(GradScaler& scaler) {
   scaler.impl_->optimizer_states.clear();
-  scaler.impl_->ended_checks.clear();
+  scaler.impl_->ended_checks.reset();
 }
 
 }  // namespace accelerant

@@ -18,6 +18,7 @@
 #include "accelerant/core/error.h"
 #include "amp/grad_scaler_rules.h"
 #include "amp/gradient_checks.h"
+#include "amp/gradient_guard.h"
 #include "amp/scale_state.h"
 
 namespace accelerant {
@@ -61,6 +62,15 @@ struct GradScaler::Impl {
   StepResult step_on_device(torch::optim::Optimizer& optimizer, AmpOptimizer& amp_optimizer,
                             detail::CheckedOptimizer& optimizer_state);
   void end_iteration();
+  // An update was queued that ends an iteration with these checks.
+  void note_update(std::shared_ptr<const std::vector<detail::GradientChecks>> checks);
+  void begin(c10::Device device);
+  kernels::UpdateRule update_rule() const;
+  // What gradients are multiplied by.
+  const at::Tensor& gradient_factor() const;
+  // The flag that decides about a step: its own, and that of a stop.
+  at::Tensor found_inf_of(const detail::CheckedOptimizer& optimizer_state) const;
+  void add_to(OverflowReport& report, const detail::GradientChecks& checks) const;
   std::string name_of(const detail::CheckedParameter& checked) const;
 
   GradScalerOptions options;
@@ -68,7 +78,8 @@ struct GradScaler::Impl {
   std::unique_ptr<detail::DeviceScaleState> state;               // created by the first scale()
   // In the order of first use since update(); a deque keeps references valid.
   std::deque<detail::CheckedOptimizer> optimizer_states;
-  std::vector<detail::GradientChecks> ended_checks;  // of the iteration ended by the last update()
+  // Of the iteration ended by the last update(); null before the first.
+  std::shared_ptr<const std::vector<detail::GradientChecks>> ended_checks;
   std::unordered_map<c10::TensorImpl*,
                      std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, std::string>>
       names;
@@ -76,6 +87,12 @@ struct GradScaler::Impl {
   std::size_t names_before_pruning =
       1024;  // above this, names of parameters that are gone are removed
   std::function<void(at::Tensor&)> reduction;
+
+  detail::GuardRole role;
+  int64_t queued_updates = 0;  // as ScaleState::updates will be once the device is done
+  // If it stops: the latest iterations, the oldest first. The host may learn late which of them it
+  // was.
+  std::deque<detail::CheckedIteration> recent;
 };
 
 }  // namespace accelerant

@@ -120,7 +120,8 @@ kernels::UpdateRule update_rule(const GradScalerOptions& options) {
           .max_scale = static_cast<float>(options.max_scale),
           .hysteresis = static_cast<int32_t>(options.hysteresis),
           .refill_each_clean_update = options.hysteresis_refill == Refill::on_clean_iteration,
-          .dynamic = options.dynamic};
+          .dynamic = options.dynamic,
+          .stops = false};
 }
 
 nlohmann::json to_json(const GradScalerOptions& options, const kernels::ScaleState& state,

@@ -26,6 +26,8 @@ void GradScaler::load_state_dict(const nlohmann::json& saved) {
   impl_->options = options;
   impl_->initial = state;
   if (impl_->state) impl_->state->write(state);
+  impl_->queued_updates = state.updates;
+  impl_->recent.clear();
   ++impl_->iteration;
 }
 
@@ -41,25 +43,28 @@ GradScalerStatus GradScaler::status() const {
 
 OverflowReport GradScaler::overflow_report() const {
   OverflowReport report;
-  const auto add = [&](const detail::GradientChecks& checks) {
-    for (const detail::NonFiniteParameter& found : checks.non_finite_parameters()) {
-      const auto parameter = found.checked.parameter.lock();
-      report.parameters.push_back(
-          {.name = impl_->name_of(found.checked),
-           .shape = parameter ? parameter->sizes().vec() : std::vector<int64_t>{},
-           .inf_count = found.inf_count,
-           .nan_count = found.nan_count});
-    }
-  };
   bool checked_since_update = false;
   for (const detail::CheckedOptimizer& optimizer_state : impl_->optimizer_states) {
     checked_since_update |= !optimizer_state.checks.empty();
-    add(optimizer_state.checks);
+    impl_->add_to(report, optimizer_state.checks);
   }
-  if (!checked_since_update) {
-    for (const detail::GradientChecks& checks : impl_->ended_checks) add(checks);
+  if (!checked_since_update && impl_->ended_checks) {
+    for (const detail::GradientChecks& checks : *impl_->ended_checks) {
+      impl_->add_to(report, checks);
+    }
   }
   return report;
+}
+
+void GradScaler::Impl::add_to(OverflowReport& report, const detail::GradientChecks& checks) const {
+  for (const detail::NonFiniteParameter& found : checks.non_finite_parameters()) {
+    const auto parameter = found.checked.parameter.lock();
+    report.parameters.push_back(
+        {.name = name_of(found.checked),
+         .shape = parameter ? parameter->sizes().vec() : std::vector<int64_t>{},
+         .inf_count = found.inf_count,
+         .nan_count = found.nan_count});
+  }
 }
 
 std::string OverflowReport::to_string() const {

@@ -47,6 +47,7 @@ DeviceScaleState::DeviceScaleState(const kernels::ScaleState& initial, c10::Devi
   memory_ = host_bytes(initial).to(device);
   scale_ = float_at(memory_, offsetof(kernels::ScaleState, scale));
   inverse_scale_ = float_at(memory_, offsetof(kernels::ScaleState, inv_scale));
+  stopped_ = float_at(memory_, offsetof(kernels::ScaleState, stopped));
   one_ = at::ones({}, scale_.options());
   const bool pinned = has_kernels(memory_.device()) && !memory_.is_cpu();
   host_mirror_ =

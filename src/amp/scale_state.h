@@ -26,6 +26,10 @@ class DeviceScaleState {
   const at::Tensor& scale() const { return scale_; }
   const at::Tensor& inverse_scale() const { return inverse_scale_; }
 
+  // Zero-dimensional float32, sharing memory too: 1 once an update has stopped the training, else
+  // 0.
+  const at::Tensor& stopped() const { return stopped_; }
+
   // A zero-dimensional float32 1 on the same device.
   const at::Tensor& one() const { return one_; }
 
@@ -49,6 +53,7 @@ class DeviceScaleState {
   at::Tensor memory_;  // uint8, one ScaleState
   at::Tensor scale_;   // views of it
   at::Tensor inverse_scale_;
+  at::Tensor stopped_;
   at::Tensor one_;
   at::Tensor host_mirror_;                  // uint8, one ScaleMirror; pinned if a kernel writes it
   std::optional<c10::Stream> last_stream_;  // where a kernel last wrote the mirror

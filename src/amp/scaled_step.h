@@ -50,6 +50,10 @@ struct GradientScale {
 
   // Changes when the value behind inv_scale may have changed.
   int64_t iteration = 0;
+
+  // Zero-dimensional float32 on any device: not 0 if the training is stopped, so that the check
+  // must report an overflow in any case. Undefined: it never is.
+  at::Tensor stopped = {};
 };
 
 class ScaledStep {
@@ -83,6 +87,12 @@ namespace detail {
 
 // The parts of a GradScaler that only the library uses.
 struct ScalerAccess {
+  // What the scaler holds: see grad_scaler_impl.h.
+  template <class Scaler>
+  static auto& impl(Scaler& scaler) {
+    return *scaler.impl_;
+  }
+
   // Steps in two passes that replace the scaler's own check and unscaling, and decides on the
   // device. Accepts gradients of any type that the step can read. If two passes are not possible,
   // works like step(optimizer).

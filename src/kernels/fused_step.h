@@ -9,6 +9,9 @@
 // are finite. The second multiplies them by one coefficient, which combines the loss scale, a
 // factor of the caller and clipping, and updates parameters and states. After an overflow it
 // changes nothing.
+//
+// Once the training is stopped (ScaleState::stopped), the first pass reports an overflow whatever
+// it finds, and keeps the counts of inf and nan that it found before, for the report.
 #pragma once
 
 #include <cstdint>
@@ -120,9 +123,10 @@ namespace cuda {
 inline constexpr std::int64_t kStepScratchBytes = 256;
 inline constexpr int kMostSegments = 60;
 
-// The first pass over all blocks and bundles.
+// The first pass over all blocks and bundles. `stopped` may be null, which means 0.
 void check_gradients(const StepTables& tables, std::int32_t blocks, std::int32_t bundles,
-                     const StepFactors& factors, StepOutcome* outcome, void* scratch, void* stream);
+                     const StepFactors& factors, const float* stopped, StepOutcome* outcome,
+                     void* scratch, void* stream);
 
 // The second pass: changes nothing if *found_inf is not 0. A null pointer means 0.
 void apply_step(const StepTables& tables, std::span<const StepSegment> segments,
@@ -135,7 +139,7 @@ namespace cpu {
 
 // As above. `costs` has one more entry than there are blocks: the work before each of them.
 void check_gradients(const StepTables& tables, std::span<const std::int64_t> costs,
-                     const StepFactors& factors, StepOutcome* outcome);
+                     const StepFactors& factors, const float* stopped, StepOutcome* outcome);
 void apply_step(const StepTables& tables, std::span<const std::int64_t> costs, std::int32_t tensors,
                 const StepFactors& factors, const StepLimit& limit, const float* found_inf);
 

@@ -22,6 +22,9 @@ struct ScaleState {
   std::int64_t updates;          // calls of update() that evaluated an iteration
   std::int64_t skips;            // how many of those found an overflow
   std::int64_t last_skip;        // number (from 1) of the latest of those; 0: none yet
+  std::int64_t stopped_at;       // number (from 1) of the update that stops the training; 0: none
+  float stopped;                 // 1 if there is one, else 0; read by other kernels
+  float unused;
 };
 
 // A copy of the state in host memory that the device can write, so reading it never waits. The
@@ -42,6 +45,7 @@ struct UpdateRule {
   std::int32_t hysteresis;
   bool refill_each_clean_update;  // otherwise only when the scale grows
   bool dynamic;                   // false: the scale stays as it is
+  bool stops;                     // an overflow that no smaller scale would avoid stops everything
 };
 
 ACCELERANT_HOST_DEVICE inline void set_scale(ScaleState& state, float scale) {
@@ -49,13 +53,26 @@ ACCELERANT_HOST_DEVICE inline void set_scale(ScaleState& state, float scale) {
   state.inv_scale = static_cast<float>(1.0 / static_cast<double>(scale));
 }
 
+// Whether an overflow has other causes than the scale: that cannot get smaller, or enlarges
+// nothing.
+ACCELERANT_HOST_DEVICE inline bool is_beyond_scaling(const ScaleState& state,
+                                                     const UpdateRule& rule) {
+  return !rule.dynamic || state.scale <= 1.0F || state.scale <= rule.min_scale;
+}
+
 // Evaluates one iteration. Products are computed in double and stored as float, as in PyTorch.
 ACCELERANT_HOST_DEVICE inline void update_scale(ScaleState& state, bool found_inf,
                                                 const UpdateRule& rule) {
   state.updates += 1;
-  if (found_inf) {
+  const bool was_stopped = state.stopped != 0.0F;
+  if (found_inf || was_stopped) {
     state.skips += 1;
     state.last_skip = state.updates;
+    if (was_stopped) return;  // left out whatever its gradients were
+    if (rule.stops && is_beyond_scaling(state, rule)) {
+      state.stopped_at = state.updates;
+      state.stopped = 1.0F;
+    }
     state.growth_tracker = 0;
     state.hysteresis_left -= state.hysteresis_left > 0 ? 1 : 0;
     if (!rule.dynamic || state.hysteresis_left > 0) return;
@@ -99,6 +116,8 @@ ACCELERANT_HOST_DEVICE inline void publish(const ScaleState& state, ScaleMirror*
   out->state.updates = state.updates;
   out->state.skips = state.skips;
   out->state.last_skip = state.last_skip;
+  out->state.stopped_at = state.stopped_at;
+  out->state.stopped = state.stopped;
 #if defined(__CUDA_ARCH__)
   __threadfence_system();
   out->sequence = odd + 1;

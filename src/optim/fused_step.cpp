@@ -149,13 +149,17 @@ void FusedStep::Impl::find_outcome(const GradientScale& scale) {
   outcome_ = at::empty({sizeof(kernels::StepOutcome) / sizeof(float)},
                        at::TensorOptions().dtype(at::kFloat).device(plan_.device()));
   auto* const outcome = static_cast<kernels::StepOutcome*>(outcome_.mutable_data_ptr());
+  const at::Tensor stopped =
+      scale.stopped.defined() ? detail::copy_to(scale.stopped, plan_.device()) : at::Tensor();
   if (plan_.device().is_cpu()) {
-    kernels::cpu::check_gradients(plan_.tables(), plan_.costs(), factors(scale), outcome);
+    kernels::cpu::check_gradients(plan_.tables(), plan_.costs(), factors(scale),
+                                  pointer_to(stopped), outcome);
   } else {
 #if defined(ACCELERANT_WITH_CUDA)
     const c10::OptionalDeviceGuard guard(plan_.device());
     kernels::cuda::check_gradients(plan_.tables(), plan_.blocks(), plan_.bundles(), factors(scale),
-                                   outcome, scratch(), compat::current_cuda_stream(plan_.device()));
+                                   pointer_to(stopped), outcome, scratch(),
+                                   compat::current_cuda_stream(plan_.device()));
 #endif
   }
   outcome_of_ = now(scale);

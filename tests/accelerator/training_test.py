@@ -18,6 +18,7 @@ from training_runs import (
     distance,
     load,
     result_of,
+    spoil,
     step_with_torch,
     train_with_accelerate,
 )
@@ -44,8 +45,8 @@ def train_with_torch(document: dict) -> dict:
     precision = document.get("precision", "no")
     scaler = torch.amp.GradScaler(
         "cpu",
-        enabled=precision == "fp16",
-        init_scale=document.get("init_scale", 65536.0),
+        enabled=precision == "fp16" or document.get("nonfinite") == "skip",
+        init_scale=document.get("init_scale", 65536.0 if precision == "fp16" else 1.0),
         growth_interval=document.get("growth_interval", 2000),
     )
     dtype = {"no": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -119,3 +120,31 @@ def test_mixed_precision_like_torch(replay, rng, tmp_path, precision, clipping, 
     # bfloat16 has 3 bits fewer.
     least = {"fp16": 2e-3, "bf16": 1.6e-2}[precision]
     assert_same_run(got, expected, max(2 * distance(expected, other), least))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["kind"])
+@pytest.mark.parametrize("clipping", CLIPPING, ids=lambda c: "clip_" + c["kind"])
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "own_step"])
+def test_skips_nonfinite_gradients_like_a_scaler_of_1(
+    replay, rng, tmp_path, optimizer, clipping, accumulation, fused
+):
+    document = make_document(
+        rng, tmp_path, 20, optimizer=optimizer, clip=clipping, accumulation=accumulation, fused=fused,
+        nonfinite="skip",
+    )
+    spoil(document, rng, rows=2)
+    expected = train_with_torch(document)
+    assert any(expected["skipped"]) and not all(expected["skipped"])
+    assert_same_run(replay(document), expected, 1e-5)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["kind"])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "own_step"])
+@pytest.mark.parametrize("nonfinite", ["step", None])
+def test_steps_with_nonfinite_gradients_like_torch(replay, rng, tmp_path, optimizer, fused, nonfinite):
+    document = make_document(rng, tmp_path, 20, optimizer=optimizer, fused=fused, nonfinite=nonfinite)
+    spoil(document, rng, rows=1)
+    got = replay(document)
+    assert_same_run(got, train_with_torch(document), 1e-5)
+    assert math.isnan(float(got["weights"][0][0])) and not any(got["skipped"])

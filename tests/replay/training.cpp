@@ -9,6 +9,7 @@
 
 #include <fstream>
 #include <limits>
+#include <optional>
 
 #include "refusal.h"
 #include "topics.h"
@@ -72,6 +73,13 @@ accelerant::Precision precision_from(const std::string& name) {
   return accelerant::Precision::no;
 }
 
+std::optional<accelerant::Nonfinite> nonfinite_from(const json& name) {
+  if (name.is_null()) return std::nullopt;
+  if (name == "step") return accelerant::Nonfinite::step;
+  if (name == "skip") return accelerant::Nonfinite::skip;
+  throw BadDocument("unknown answer to inf and nan " + name.dump());
+}
+
 accelerant::ScheduleUnit schedule_unit_from(const std::string& name) {
   if (name == "update") return accelerant::ScheduleUnit::update;
   if (name == "unsharded_batch") return accelerant::ScheduleUnit::unsharded_batch;
@@ -116,6 +124,7 @@ json replay_training(const json& document) {
                   .growth_interval = document.value("growth_interval", int64_t{2000})},
        .schedule_unit = schedule_unit_from(document.value("schedule_unit", "update")),
        .fused = document.value("fused", true),
+       .nonfinite = nonfinite_from(document.value("nonfinite", json())),
        .data_parallel = {
            .comm_hook = {.hook = comm_hook_from(document.value("comm_hook", "no"))}}});
   const auto epochs = document.at("epochs").get<int64_t>();

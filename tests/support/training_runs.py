@@ -53,6 +53,15 @@ def make_document(rng, folder, rows: int, epochs: int, **changes) -> dict:
     return document | changes
 
 
+def spoil(document: dict, rng, rows: int):
+    """Puts inf and nan into the inputs of some rows. Their gradients are nan, but not always their losses."""
+    data = floats_in(document["data"]).view(-1, LAYERS[0] + 1)
+    for row in rng.sample(range(len(data)), rows):
+        data[row, rng.randrange(LAYERS[0])] = rng.choice([math.inf, -math.inf, math.nan])
+    with open(document["data"], "wb") as file:
+        file.write(data.numpy().tobytes())
+
+
 def floats_in(path: str) -> torch.Tensor:
     with open(path, "rb") as file:
         return torch.frombuffer(bytearray(file.read()), dtype=torch.float32)
@@ -96,6 +105,8 @@ def step_with_torch(document: dict, network, optimizer, schedule, scaler) -> boo
     scaler.step(optimizer)
     scaler.update()
     skipped = scaler.get_scale() < before
+    if document.get("nonfinite") == "skip":
+        scaler.update(1.0)  # stays
     if not skipped:
         schedule.step()
     optimizer.zero_grad()

@@ -100,7 +100,8 @@ class Accelerator {
   template <class M>
   auto prepare_model(M&& model, const PrepareModelOptions& options = {});
 
-  // LBFGS under fp16 is an Error: it evaluates the loss several times in one step.
+  // LBFGS under fp16, or if `nonfinite` is skip or stop, is an Error: it evaluates the loss several
+  // times in one step.
   Optimizer prepare_optimizer(torch::optim::Optimizer& optimizer,
                               const PrepareOptimizerOptions& options = {});
   Optimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
@@ -427,7 +428,8 @@ class Accelerator {
     forget_everything();
   }
 
-  // Waits for asynchronous saves, throws the Error of a failed one, and then closes the connections
+  // Throws the Error of `nonfinite = stop` that is still to come. Otherwise waits for asynchronous
+  // saves, throws the Error of a failed one, and then closes the connections
   // between processes. The destructor does the same but only logs the Error, so call this if the
   // Accelerator lives on. Exchanges after it are an Error.
   void end_training();
@@ -437,7 +439,8 @@ class Accelerator {
   c10::Device device() const;
   Precision mixed_precision() const;
 
-  // Enabled only under fp16.
+  // Enabled under fp16, and if `nonfinite` is skip or stop. Its scale is always 1 where losses are
+  // not scaled; status() counts the skipped steps.
   GradScaler& scaler();
 
   const dist::Environment& environment() const;

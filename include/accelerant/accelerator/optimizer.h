@@ -61,20 +61,23 @@ class Optimizer {
   // An empty handle. Assign to it before use; using it is an Error.
   Optimizer() = default;
 
-  // Steps if the window is complete. Under fp16 the gradients are unscaled first, and an overflow
-  // skips the step. Asking the result whether it was skipped may wait for the device.
+  // Steps if the window is complete. Under fp16 the gradients are unscaled first. Gradients that
+  // are inf or nan may skip the step or throw Error: see AcceleratorOptions::nonfinite. Asking the
+  // result whether it was skipped may wait for the device.
   StepResult step() const;
 
   // Steps with a closure that computes the loss again, as LBFGS needs. The closure must call
-  // Accelerator::backward. Not available under fp16.
+  // Accelerator::backward. Not available under fp16, or if
+  // AcceleratorOptions::nonfinite is skip or stop.
   StepResult step(const std::function<at::Tensor()>& closure) const;
 
   // Clears the gradients, except those that still wait for their step: in the middle of a window it
   // does nothing. Call it after step() or before the forward.
   void zero_grad(bool set_to_none = true) const;
 
-  // Whether overflow caused the last executed step to be skipped; false before the first step.
-  // Keeps its value until the next step is executed. May wait for the device.
+  // Whether gradients that were inf or nan caused the last executed step to be skipped; false
+  // before the first step. Keeps its value until the next step is executed. May wait for the
+  // device.
   bool step_was_skipped() const;
 
   // Updates the original's step counts from the device, and its learning rates to those after the

@@ -34,6 +34,14 @@ enum class Precision {
   bf16,  // autocast to bfloat16; needs no loss scaling
 };
 
+// What an optimizer does with gradients that are inf or nan: see AcceleratorOptions::nonfinite and
+// docs/mixed_precision.md.
+enum class Nonfinite {
+  step,  // updates the parameters all the same, as torch's optimizers do
+  skip,  // leaves the update out, as a GradScaler does
+  stop,  // leaves it out and throws Error, which names the parameters
+};
+
 struct GradientAccumulationOptions {
   // Micro-batches in a window, that is, between two optimizer updates. At least 1. Default:
   // ACCELERATE_GRADIENT_ACCUMULATION_STEPS, else 1.
@@ -238,10 +246,10 @@ struct WarningOptions {
   // backward() ran again and again, and no optimizer was asked to step.
   bool missing_step = true;
 
-  // The loss is inf or nan, without fp16. On a GPU this may be told up to 64 steps late.
+  // The loss is inf or nan, and `nonfinite` is step. On a GPU this may be told up to 64 steps late.
   bool nonfinite_loss = true;
 
-  // Under fp16: the last 20 steps were all skipped.
+  // The last 20 steps were all skipped, since gradients were inf or nan.
   bool repeated_skips = true;
 
   // A loop over a prepared loader has no batches.
@@ -322,6 +330,23 @@ struct AcceleratorOptions {
   // clip_grad_norm_() over all of them clips inside the step.
   bool fused = true;
 
+  // What a step does if a gradient of its optimizer is inf or nan, in any process. Only gradients
+  // count, not the loss.
+  //  - step: the parameters become nan and stay so. An Error under fp16 with loss scaling, where
+  //    overflows are normal.
+  //  - skip: parameters, optimizer state and step count stay as they are, in all processes;
+  //    schedules wait; StepResult::skipped() is true. Like a GradScaler whose scale is always 1,
+  //    and scaler() counts the skips.
+  //  - stop: the same, and step() throws Error, in all processes in the same step, with the names
+  //    of the parameters. On a GPU it does so up to 4 steps later, without waiting for the device;
+  //    until then nothing is updated. A program may catch it and go on or save. Under fp16, steps
+  //    are skipped until the loss scale is down to 1 or scaler.min_scale; the next overflow stops.
+  // Clipping and loss scaling look at the gradients anyway; without them, skip and stop cost one
+  // more reading of the gradients in each step. Processes exchange one flag per step. On a GPU, an
+  // optimizer that fused steps do not support waits for the device. Steps with closures need
+  // `step`. Default: skip under fp16 with loss scaling, else step, as in PyTorch.
+  std::optional<Nonfinite> nonfinite = std::nullopt;
+
   // With several processes: how they connect, and how models exchange gradients.
   dist::ProcessGroupOptions process_group = {};
   dist::DataParallelOptions data_parallel = {};
@@ -349,7 +374,7 @@ struct BackwardOptions {
   at::Tensor gradient = {};
 
   // Throw Error if the loss is inf or nan, before anything else happens. Waits for the device.
-  // false: under fp16 the step is skipped; otherwise the parameters become nan, as in PyTorch.
+  // false: AcceleratorOptions::nonfinite decides what the step does with the gradients.
   bool error_if_nonfinite = false;
 };
 

@@ -60,7 +60,10 @@ class [[nodiscard]] ProfileScope {
 
   // The times of all recordings of this scope.
   PhaseTimes phase_times() const;
-  std::string summary() const { return summary_line(phase_times()); }
+
+  // One line. Ends with the number of updates that were skipped since gradients were inf or nan, if
+  // there were any, as far as the host knows.
+  std::string summary() const;
 
  private:
   friend class Accelerator;

@@ -35,8 +35,8 @@ class StepResult {
 
   Kind kind() const { return kind_; }
 
-  // True if an overflow kept the optimizer from changing the parameters. Waits for the device if
-  // the decision was made there and has not been read yet.
+  // True if gradients that were inf or nan kept the optimizer from changing the parameters. Waits
+  // for the device if the decision was made there and has not been read yet.
   bool skipped() const;
 
   // Like skipped(), but returns empty instead of waiting. The first call starts the transfer.

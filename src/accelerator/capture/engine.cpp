@@ -387,6 +387,7 @@ StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors&
   is_replay_ = true;
   uncaptured_calls_ = 0;
   ++replays_;
+  core.nonfinite_stop.after_replay();
   return outputs;
 }
 

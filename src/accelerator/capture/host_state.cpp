@@ -1,5 +1,6 @@
 #include "accelerator/capture/host_state.h"
 
+#include "amp/gradient_guard.h"
 #include "dist/captured_exchange.h"
 
 namespace accelerant::detail {
@@ -27,6 +28,7 @@ HostState::HostState(const Core& core)
     : latest_window_(core.accumulation.shared_latest()),
       exchanges_(core),
       scaler_has_checks_(core.scaler_updates.has_checks()),
+      scaler_updates_(GuardAccess::queued_updates(core.scaler)),
       counts_(core.counts) {
   for (const auto& window : core.accumulation.windows()) windows_.emplace_back(window, *window);
   for (const auto& optimizer : core.optimizers.all()) {
@@ -40,6 +42,7 @@ void HostState::restore(Core& core) const {
   for (const auto& [optimizer, progress] : optimizers_) optimizer->restore(progress);
   exchanges_.restore(core);
   core.scaler_updates.set_has_checks(scaler_has_checks_);
+  GuardAccess::take_back_updates(core.scaler, scaler_updates_);
   core.counts = counts_;
 }
 

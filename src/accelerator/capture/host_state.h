@@ -41,6 +41,7 @@ class HostState {
   std::vector<std::pair<std::shared_ptr<OptimizerState>, OptimizerState::Progress>> optimizers_;
   ExchangeState exchanges_;
   bool scaler_has_checks_;
+  int64_t scaler_updates_;
   LoopCounts counts_;
 };
 

@@ -3,9 +3,12 @@
 #include <ATen/ops/ones.h>
 
 #include <algorithm>
+#include <memory>
+#include <vector>
 
 #include "accelerator/core.h"
 #include "accelerator/prepared/optimizer_state.h"
+#include "amp/gradient_guard.h"
 
 namespace accelerant::detail {
 
@@ -20,17 +23,30 @@ void ScalerUpdates::update_if_due() {
 }
 
 void ScalerUpdates::update() {
-  auto pending = core_.optimizers.all();
+  std::vector<std::shared_ptr<OptimizerState>> pending;
+  if (core_.scales_loss()) pending = core_.optimizers.all();
   std::erase_if(pending, [](const auto& optimizer) { return !optimizer->has_scaled_gradients(); });
   if (!pending.empty()) {
     core_.capture.refuse("the loss scale changes while gradients of another optimizer wait");
   }
   // Use the scale as a tensor on its device: reading the number would wait.
-  const at::Tensor one = at::ones({}, at::TensorOptions().device(*core_.options.device));
-  const at::Tensor before = pending.empty() ? at::Tensor() : core_.scaler.scale(one);
+  at::Tensor one;
+  at::Tensor before;
+  if (!pending.empty()) {
+    one = at::ones({}, at::TensorOptions().device(*core_.options.device));
+    before = core_.scaler.scale(one);
+  }
   core_.scaler.update();
   for (const auto& optimizer : pending) {
     optimizer->multiply_gradients({.device_factor = core_.scaler.scale(one).div(before)});
+  }
+  if (core_.capture.is_capturing()) {
+    core_.capture.in_replays([this, iteration = GuardAccess::last_iteration(core_.scaler)] {
+      GuardAccess::note_replayed_update(core_.scaler, iteration);
+      core_.nonfinite_stop.note_update();
+    });
+  } else {
+    core_.nonfinite_stop.note_update();
   }
   core_.capture.replayable([this] { begin_iteration(); });
 }

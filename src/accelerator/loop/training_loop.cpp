@@ -112,7 +112,7 @@ void run_backward(Core& core, Window* window, const at::Tensor& loss,
       optimizer->restart_watch();
     }
   });
-  const at::Tensor scaled = core.scaler.scale(loss);
+  const at::Tensor scaled = core.scales_loss() ? core.scaler.scale(loss) : loss;
   detail::run_exchanging(core, scaled, options.create_graph, [&] {
     torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,
                               options.create_graph, options.inputs);
@@ -159,7 +159,7 @@ bool finish_gradients(Core& core, const std::vector<at::Tensor>& parameters,
     if (!owner->is_at_boundary()) return false;
   }
   if (owners.empty() && !boundary_without_owner) return false;
-  if (core.scaler.is_enabled()) require_owners(parameters, owners);
+  if (core.scales_loss()) require_owners(parameters, owners);
   if (clips && are_used_up(owners)) owners.front()->note_late_clipping();
   for (const auto& owner : owners) owner->finish_gradients();
   return true;

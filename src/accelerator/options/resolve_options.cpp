@@ -165,6 +165,19 @@ void require_at_least(int64_t least, const std::optional<int64_t>& value, const 
                            .got = c10::str(*value)});
 }
 
+Nonfinite resolve_nonfinite(const AcceleratorOptions& options) {
+  const bool scales_loss = options.scaler.enabled;
+  if (scales_loss && options.nonfinite == Nonfinite::step) {
+    throw Error(ErrorDetails{
+        .problem = "Steps with gradients that are inf or nan cannot be allowed under loss scaling",
+        .expected = ".nonfinite = accelerant::Nonfinite::skip or stop, since the loss scale grows "
+                    "until gradients overflow",
+        .got = "step under fp16",
+        .hint = "leave it out, or switch loss scaling off: .scaler = {.enabled = false}"});
+  }
+  return options.nonfinite.value_or(scales_loss ? Nonfinite::skip : Nonfinite::step);
+}
+
 }  // namespace
 
 AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& environment) {
@@ -186,6 +199,7 @@ AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& 
 
   options.scaler.device = options.device->type();
   options.scaler.enabled = options.scaler.enabled && *options.mixed_precision == Precision::fp16;
+  options.nonfinite = resolve_nonfinite(options);
   if (options.project.logging_dir.empty()) options.project.logging_dir = options.project.dir;
   require_at_least(1, options.project.total_limit, "project.total_limit");
   require_at_least(0, options.project.iteration, "project.iteration");

@@ -75,7 +75,7 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   const StateDict named = module_->named_parameters();
   if (options.master_weights) {
     make_master_weights(named);
-  } else if (core->scaler.is_enabled() && !options.evaluation_mode) {
+  } else if (core->scales_loss() && !options.evaluation_mode) {
     refuse_float16_parameters(named);
   }
   if (options.device_placement.value_or(core->options.device_placement)) {

@@ -14,6 +14,7 @@
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_tensors.h"
 #include "accelerator/warnings/replaced_parameters.h"
+#include "amp/gradient_guard.h"
 
 namespace accelerant::detail {
 namespace {
@@ -39,6 +40,15 @@ std::optional<bool> unless_forbidden(bool allowed) {
       .hint = "sum over the micro-batches inside the closure"});
 }
 
+// A closure, or the optimizer around it, changes the parameters before anybody sees the gradients.
+[[noreturn]] void refuse_unguarded(const char* what) {
+  throw Error(
+      ErrorDetails{.problem = "A step that computes the loss again cannot look for inf and nan",
+                   .expected = ".nonfinite = accelerant::Nonfinite::step",
+                   .got = c10::str("skip or stop, with ", what),
+                   .hint = "look at the loss inside the closure, or use another optimizer"});
+}
+
 // The scaler would refuse it, too, but speaks of its own update().
 [[noreturn]] void refuse_second_step() {
   throw Error(ErrorDetails{
@@ -59,8 +69,11 @@ OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
       loose_parameters_(options.loose_parameters),
       watch_(*optimizer_),
       gradient_watch_(*optimizer_) {
-  if (core->scaler.is_enabled() &&
-      dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr) {
+  const bool is_lbfgs = dynamic_cast<torch::optim::LBFGS*>(optimizer_.get()) != nullptr;
+  if (core->only_guards()) {
+    if (is_lbfgs) refuse_unguarded("LBFGS");
+    GuardAccess::begin(core->scaler, *core->options.device);
+  } else if (core->scales_loss() && is_lbfgs) {
     throw Error(ErrorDetails{.problem = "LBFGS cannot be used with loss scaling",
                              .expected = "an optimizer that evaluates the loss once per step",
                              .got = "LBFGS under fp16",
@@ -93,6 +106,7 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
 
   if (closure) {
     if (core->window_rules().steps > 1) refuse_closure_in_window(core->window_rules().steps);
+    if (core->only_guards()) refuse_unguarded("a closure");
     core->capture.refuse("an optimizer steps with a closure");
     in_closure_ = true;
     try {
@@ -109,12 +123,11 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
     return *(last_step_ = StepResult(StepResult::Kind::nothing_to_do));
   } else {
     const bool has_new_gradients = core->counts.backwards > backwards_at_last_step_;
-    if (core->scaler.is_enabled() && stage_ == Stage::done && !has_new_gradients) {
+    if (core->scales_loss() && stage_ == Stage::done && !has_new_gradients) {
       refuse_second_step();
     }
-    // A second step in the same iteration of the scaler, with new gradients: end the iteration of
-    // the first step here.
-    const bool repeats = stage_ == Stage::done && has_new_gradients;
+    // A second step in the same iteration of the scaler: end the iteration of the first step here.
+    const bool repeats = stage_ == Stage::done;
     if (core->scaler.is_enabled() && repeats) {
       stage_ = Stage::ready;
       core->scaler_updates.update();
@@ -130,6 +143,7 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
   // An autocast scope around several iterations may hold cached copies of the weights, which are
   // now outdated.
   at::autocast::clear_cache();
+  core->nonfinite_stop.after_step(*last_step_);
   return *last_step_;
 }
 

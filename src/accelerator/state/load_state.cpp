@@ -18,6 +18,7 @@
 #include "accelerator/state/schedule_shape.h"
 #include "accelerator/state/state_source.h"
 #include "accelerator/state/window_state.h"
+#include "amp/gradient_guard.h"
 #include "checkpoint/model_loading.h"
 #include "core/stable_hash.h"
 #include "optim/optimizer_loading.h"
@@ -258,7 +259,10 @@ void Checkpoints::load_custom(const StateSource& source, const CustomObject& obj
 void Checkpoints::load_trainer(const StateSource& source) {
   ++loads_;
   core_.scaler_updates.settle();  // earlier gradients no longer count
-  if (const auto scaler = source.scaler()) core_.scaler.load_state_dict(*scaler);
+  GuardAccess::go_on(core_.scaler);
+  // A guard does not take over the scale of a training under fp16.
+  const auto scaler = source.scaler();
+  if (scaler && core_.scales_loss()) core_.scaler.load_state_dict(*scaler);
   if (const auto progress = source.progress()) core_.progress->load_state_dict(*progress);
   core_.counts.updates = core_.preemption.updates_seen = source.updates();
 }

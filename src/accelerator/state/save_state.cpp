@@ -205,6 +205,7 @@ std::string Checkpoints::save(const std::optional<std::string>& folder,
   const auto span = core_.timeline().span(Phase::save);
   finish_resume();
   require_all_processes();
+  core_.nonfinite_stop.settle();
   SaveRequest request;
   if (folder) {
     request.path = *folder;
@@ -314,16 +315,15 @@ NamedState Checkpoints::trainer_state() const {
       state["trained"] = true;
     }
   }
-  return {.values =
-              json{{"models", std::move(models)},
-                   {"optimizers", std::move(optimizers)},
-                   {"schedulers", std::move(schedulers)},
-                   {"loaders", std::move(loaders)},
-                   {"running_loader", std::move(running)},
-                   {"progress", core_.progress->state_dict()},
-                   {"updates", core_.counts.updates},
-                   {"skipped_steps", std::move(skipped_steps)},
-                   {"scaler", core_.scaler.is_enabled() ? core_.scaler.state_dict() : json()}}};
+  return {.values = json{{"models", std::move(models)},
+                         {"optimizers", std::move(optimizers)},
+                         {"schedulers", std::move(schedulers)},
+                         {"loaders", std::move(loaders)},
+                         {"running_loader", std::move(running)},
+                         {"progress", core_.progress->state_dict()},
+                         {"updates", core_.counts.updates},
+                         {"skipped_steps", std::move(skipped_steps)},
+                         {"scaler", core_.scales_loss() ? core_.scaler.state_dict() : json()}}};
 }
 
 NamedState Checkpoints::rank_state(const optim::ParameterNames& names) const {

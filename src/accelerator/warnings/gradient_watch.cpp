@@ -44,8 +44,7 @@ void GradientWatch::before_backward(bool are_used) {
 void GradientWatch::after_backward(const Core& core, bool are_used, bool is_at_boundary) {
   if (were_used_ && !are_used) has_old_ = true;
   if (has_old_) gradient_ = mark_of_gradients(optimizer_);
-  const bool compares = is_at_boundary && compared_ < kComparedBackwards &&
-                        core.scaler.is_enabled() &&
+  const bool compares = is_at_boundary && compared_ < kComparedBackwards && core.scales_loss() &&
                         core.warnings.is_open(&WarningOptions::scaled_gradients);
   norm_.reset();
   if (!compares) return;

@@ -62,14 +62,15 @@ void warn_of_loss(Core& core, const at::Tensor& loss, int64_t backward) {
   core.warnings.say(
       &WarningOptions::nonfinite_loss,
       c10::str("The loss is ", loss.item<double>(), " in backward ", backward, ". ", cause,
-               " Only fp16 skips such steps. To stop at the first one, write "
-               "accelerator.backward(loss, {.error_if_nonfinite = true})"));
+               " To leave such updates out, write .nonfinite = accelerant::Nonfinite::skip in the "
+               "options of the Accelerator; Nonfinite::stop ends the training at the first one and "
+               "names the parameters"));
 }
 
 }  // namespace
 
 void LossWatch::begin_backward(Core& core, const at::Tensor& loss) {
-  // Loss scaling skips the step, and SkipWatch tells if it does so again and again.
+  // The step is skipped, and SkipWatch tells if that happens again and again; or it stops.
   if (core.scaler.is_enabled() || !core.warnings.is_open(&WarningOptions::nonfinite_loss)) return;
   if (loss.numel() != 1 || !loss.is_floating_point()) return;
   captured_ = core.capture.is_capturing() ? loss.detach() : at::Tensor();

@@ -16,7 +16,7 @@ int64_t most_backwards_without_step(int64_t window) { return std::max<int64_t>(1
 
 void look_for_missing_step(Core& core) {
   if (core.counts.step_calls > 0) return;
-  if (core.scaler.is_enabled() && core.counts.backwards == 1 && core.optimizers.all().empty()) {
+  if (core.scales_loss() && core.counts.backwards == 1 && core.optimizers.all().empty()) {
     core.warnings.say(
         &WarningOptions::bypassed_optimizer,
         "backward() runs under fp16, but no optimizer is prepared: its gradients carry the loss "

@@ -92,7 +92,7 @@ void OptimizerWatch::after_backward(const Core& core, const Window* window) {
 void OptimizerWatch::before_step(Core& core, const std::vector<const ModelState*>& models,
                                  int64_t backwards) const {
   const bool ran_backward = core.counts.backwards > backwards;
-  const bool needs_backward = core.window_rules().steps > 1 || core.scaler.is_enabled();
+  const bool needs_backward = core.window_rules().steps > 1 || core.scales_loss();
   if (!ran_backward && needs_backward) {
     core.warnings.say(
         &WarningOptions::bypassed_backward,

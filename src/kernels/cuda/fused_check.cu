@@ -132,8 +132,17 @@ __device__ __noinline__ StepPartial check_elements(const Elements elements, floa
   return partial;
 }
 
+__device__ __forceinline__ void store(const StepTables& tables, std::int32_t index,
+                                      const StepPartial& partial, bool is_stopped) {
+  if (is_stopped) {
+    tables.partials[index].sum_of_squares = partial.sum_of_squares;
+  } else {
+    tables.partials[index] = partial;
+  }
+}
+
 __device__ __forceinline__ void check_block(const StepTables& tables, const StepBundle& bundle,
-                                            float factor) {
+                                            float factor, bool is_stopped) {
   const StepBlock block = bundle.first;
   const StepTensor& tensor = tables.tensors[block.tensor];
   const std::int64_t begin = kStepChunk * block.chunk;
@@ -154,12 +163,12 @@ __device__ __forceinline__ void check_block(const StepTables& tables, const Step
     default:
       partial = check_as(static_cast<const float*>(gradient));
   }
-  if (threadIdx.x == 0) tables.partials[bundle.first_block] = partial;
+  if (threadIdx.x == 0) store(tables, bundle.first_block, partial, is_stopped);
 }
 
 // A small block is one chunk of its tensor, the last or the only one.
 __device__ __forceinline__ void check_small_block(const StepTables& tables, std::int32_t index,
-                                                  float factor) {
+                                                  float factor, bool is_stopped) {
   const StepBlock block = tables.blocks[index];
   const StepTensor& tensor = tables.tensors[block.tensor];
   const std::int64_t begin = kStepChunk * block.chunk;
@@ -169,7 +178,7 @@ __device__ __forceinline__ void check_small_block(const StepTables& tables, std:
       .size = static_cast<int>(tensor.numel - begin),
       .kind = tensor.gradient_kind};
   const StepPartial partial = check_elements<OneWarp>(elements, factor);
-  if (threadIdx.x % 32 == 0) tables.partials[index] = partial;
+  if (threadIdx.x % 32 == 0) store(tables, index, partial, is_stopped);
 }
 
 __device__ StepPartial read(const StepPartial* partial) {
@@ -181,17 +190,18 @@ __device__ StepPartial read(const StepPartial* partial) {
 
 __global__ void __launch_bounds__(kThreads, 2)
     check_kernel(const StepTables tables, std::int32_t blocks, const StepFactors factors,
-                 StepOutcome* outcome, unsigned* counter) {
+                 const float* stopped, StepOutcome* outcome, unsigned* counter) {
   static_assert(sizeof(StepPartial) == sizeof(uint4));
   static_assert(kMostInBundle <= kWarps);
+  const bool is_stopped = stopped != nullptr && *stopped != 0.0F;
   if (blocks > 0) {
     const StepBundle bundle = tables.bundles[blockIdx.x];
     const float factor = static_cast<float>(product_of(factors));
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (bundle.blocks == 1) {
-      check_block(tables, bundle, factor);
+      check_block(tables, bundle, factor, is_stopped);
     } else if (warp < bundle.blocks) {
-      check_small_block(tables, bundle.first_block + warp, factor);
+      check_small_block(tables, bundle.first_block + warp, factor, is_stopped);
     }
   }
 
@@ -207,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool all_finite = __syncthreads_and(finite) != 0;
   const double total = sum_in_block(sum);
   if (threadIdx.x != 0) return;
-  outcome->found_inf = all_finite ? 0.0F : 1.0F;
+  outcome->found_inf = all_finite && !is_stopped ? 0.0F : 1.0F;
   outcome->exact_norm = sqrt(total);
   outcome->norm = static_cast<float>(outcome->exact_norm);
 }
@@ -215,11 +225,11 @@ __global__ void __launch_bounds__(kThreads, 2)
 }  // namespace
 
 void check_gradients(const StepTables& tables, std::int32_t blocks, std::int32_t bundles,
-                     const StepFactors& factors, StepOutcome* outcome, void* scratch,
-                     void* stream) {
+                     const StepFactors& factors, const float* stopped, StepOutcome* outcome,
+                     void* scratch, void* stream) {
   const unsigned grid = bundles > 0 ? static_cast<unsigned>(bundles) : 1U;
   check_kernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      tables, blocks, factors, outcome, static_cast<unsigned*>(scratch));
+      tables, blocks, factors, stopped, outcome, static_cast<unsigned*>(scratch));
   check(cudaGetLastError(), "check_gradients");
 }
 
