@@ -134,7 +134,8 @@ checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
                                                       const std::string& path,
                                                       const LoadModelOptions& options,
                                                       const std::string& hint) {
-  const auto files = std::make_shared<const WeightFiles>(open_model(path));
+  const auto files = std::make_shared<const WeightFiles>(
+      options.checksums ? open_checked_model(path, reading_threads()) : open_model(path));
   Plan plan = make_plan(state, TensorsByName(*files));
   require_fit(plan, path, options.strict, hint);
   return {.names = plan.names, .load = [files, state, options, copies = std::move(plan.copies)] {

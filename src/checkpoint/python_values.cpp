@@ -1,18 +1,17 @@
 #include "checkpoint/python_values.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"
 
 namespace accelerant::checkpoint {
@@ -126,7 +125,7 @@ class TreeReader {
 
 }  // namespace
 
-at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where) {
+at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where, Expanded expanded) {
   const auto type = archive_type(tensor.dtype);
   if (!type) {
     throw Error(
@@ -135,6 +134,7 @@ at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where) 
   }
   const auto options = at::TensorOptions().dtype(*type);
   if (tensor.numel() == 0) return at::empty_strided(tensor.shape, tensor.strides, options);
+  if (expanded == Expanded::refuse) format::refuse_expanded(tensor, where, "");
   const auto offset = static_cast<std::size_t>(tensor.storage_offset) * c10::elementSize(*type);
   // from_blob takes a non-const pointer; the header forbids writing to the tensor.
   auto* const begin = const_cast<std::byte*>(tensor.storage->bytes().data()) + offset;
@@ -143,10 +143,9 @@ at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where) 
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(begin) % c10::elementSize(*type) == 0;
   if (is_aligned) return view;
   // Files written by other programs may not align their data.
-  std::vector<std::byte> buffer;
-  const auto rows = format::row_major_bytes(tensor, buffer);
-  const at::Tensor copy = at::empty(tensor.shape, options);
-  std::memcpy(copy.mutable_data_ptr(), rows.data(), rows.size());
+  const at::Tensor copy = new_tensor(tensor.shape, *type, where);
+  format::read_in_rows(tensor, 0,
+                       {static_cast<std::byte*>(copy.mutable_data_ptr()), copy.nbytes()});
   return copy;
 }
 
@@ -167,14 +166,17 @@ void require_plain(const at::Tensor& tensor, const std::string& where) {
   }
 }
 
-format::PlainTensor plain_tensor(const at::Tensor& tensor, const std::string& where) {
+format::PlainTensor plain_tensor(const at::Tensor& tensor, const std::string& where,
+                                 std::optional<c10::ScalarType> dtype) {
   require_plain(tensor, where);
-  const auto plain =
-      std::make_shared<at::Tensor>(tensor.detach().resolve_conj().resolve_neg().cpu().contiguous());
+  const c10::ScalarType type = dtype.value_or(tensor.scalar_type());
   const auto storage = std::make_shared<format::PlainStorage>(
-      std::span(static_cast<const std::byte*>(plain->const_data_ptr()), plain->nbytes()), plain);
-  return format::PlainTensor::contiguous(*archive_type_name(tensor.scalar_type()),
-                                         tensor.sizes().vec(), storage);
+      static_cast<uint64_t>(tensor.numel()) * c10::elementSize(type),
+      [source = tensor.detach(), type](format::ByteSink& sink) {
+        for_each_piece(source.to(type), [&](auto bytes) { sink.write(bytes); });
+      });
+  return format::PlainTensor::contiguous(archive_type_name(type).value(), tensor.sizes().vec(),
+                                         storage);
 }
 
 json json_of(const PlainValue& value, const std::string& where) {

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "accelerant/tensor/named_state.h"
@@ -12,17 +13,24 @@
 
 namespace accelerant::checkpoint {
 
+// Views that repeat elements, see format::refuse_expanded().
+enum class Expanded { refuse, allow };
+
 // The tensor in the file's own memory, which it keeps alive; do not write to it. Throws Error,
-// beginning with `where`, for a type that torch does not have and for a damaged file.
-at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where);
+// beginning with `where`, for a type that torch does not have, for a damaged file and, unless
+// allowed, for an expanded view, whose copies may need any amount of memory.
+at::Tensor view_of(const format::PlainTensor& tensor, const std::string& where,
+                   Expanded expanded = Expanded::refuse);
 
 // Throws Error, beginning with `where`, unless a file of torch.save that weights_only opens can
 // hold the tensor.
 void require_plain(const at::Tensor& tensor, const std::string& where);
 
-// The tensor's elements in row-major order on the CPU: a copy of the current values if that is
-// needed, otherwise the tensor's own memory. Throws Error as above.
-format::PlainTensor plain_tensor(const at::Tensor& tensor, const std::string& where);
+// The tensor's elements in row-major order on the CPU, as `dtype` if it is given. The tensor is read
+// when the result is written, one at a time, so that not all of them need copies at once. Throws
+// Error as above.
+format::PlainTensor plain_tensor(const at::Tensor& tensor, const std::string& where,
+                                 std::optional<c10::ScalarType> dtype = std::nullopt);
 
 // Values as JSON. Integer keys become strings, tuples and sets become lists, and a tensor of one
 // element becomes its number; numbers that JSON lacks become "inf", "-inf" and "nan". Throws Error

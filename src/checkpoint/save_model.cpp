@@ -48,7 +48,7 @@ format::ShardPlan plan_shards(const StateDict& stored,
 }
 
 SavedModel write_files(const std::string& folder, const StateDict& state,
-                       const SaveModelOptions& options) {
+                       const SaveModelOptions& options, checkpoint::ModelChecksums& sums) {
   const auto distinct = checkpoint::distinct_tensors(state);
   const format::ShardNaming naming =
       options.safe_serialization
@@ -58,20 +58,24 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
   const StateDict& stored = options.safe_serialization ? distinct.kept : state;
   const auto plan = plan_shards(stored, distinct.aliases, naming, options);
   SavedModel saved{.total_size = plan.total_size};
+  const auto sum_up = options.checksums ? checkpoint::SumUp::blocks : checkpoint::SumUp::no;
+  const auto finish = [&](FileWriter& file, const std::string& name) {
+    const checkpoint::FileChecksums found = file.finish_blocks();
+    if (options.checksums) sums[name] = found;
+    saved.files.push_back(name);
+  };
   for (const format::Shard& shard : plan.shards) {
-    FileWriter file(join_path(folder, shard.file), checkpoint::SumUp::no);
+    FileWriter file(join_path(folder, shard.file), sum_up);
     const auto write =
         options.safe_serialization ? checkpoint::write_safetensors : checkpoint::write_archive;
     write(shard.tensors, stored, distinct.aliases, options.dtype, file);
-    file.finish();
-    saved.files.push_back(shard.file);
+    finish(file, shard.file);
   }
   if (plan.is_sharded()) {
     const std::string index = format::print_shard_index(format::index_of(plan));
-    FileWriter file(join_path(folder, naming.index_file()));
+    FileWriter file(join_path(folder, naming.index_file()), sum_up);
     file.write(std::as_bytes(std::span(index)));
-    file.finish();
-    saved.files.push_back(naming.index_file());
+    finish(file, naming.index_file());
   }
   return saved;
 }
@@ -85,13 +89,14 @@ SavedModel save_model(const StateDict& state, const std::string& folder,
     checkpoint::require_storable(item.key(), item.value(), options.dtype);
   const std::string saving = checkpoint::begin_model(folder);
   SavedModel saved;
+  checkpoint::ModelChecksums sums;
   try {
-    saved = write_files(saving, state, options);
+    saved = write_files(saving, state, options, sums);
   } catch (...) {
     checkpoint::abandon_model(folder);
     throw;
   }
-  checkpoint::commit_model(folder, saved.files);
+  checkpoint::commit_model(folder, saved.files, sums);
   return saved;
 }
 

@@ -1,9 +1,8 @@
 #include "accelerant/checkpoint/models.h"
 
-#include <ATen/ops/empty.h>
-
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "core/atomic_file.h"
 #include "core/files.h"
 #include "format/torch_archive.h"
+#include "store/model_checksums.h"
 #include "store/weight_file.h"
 
 namespace accelerant {
@@ -29,15 +29,51 @@ std::vector<std::string> names_in(const StateDict& tensors) {
   return names;
 }
 
+constexpr const char* kAllowInLoadTensors = "pass LoadTensorsOptions::allow_expanded";
+
+// Copies tensors of a file. Refuses, unless allowed, copies that are larger than what is copied.
+class HeldMemory {
+ public:
+  HeldMemory(const std::string& path, const LoadTensorsOptions& options)
+      : path_(path), options_(options) {}
+
+  at::Tensor copy_of(const format::PlainTensor& tensor, const std::string& where) {
+    if (!options_.allow_expanded) take(tensor, where);
+    const at::Tensor view = checkpoint::view_of(tensor, where, checkpoint::Expanded::allow);
+    try {
+      return view.clone();
+    } catch (const c10::Error&) {
+      return checkpoint::new_tensor(view.sizes(), view.scalar_type(), where).copy_(view);
+    }
+  }
+
+ private:
+  void take(const format::PlainTensor& tensor, const std::string& where) {
+    format::refuse_expanded(tensor, where, kAllowInLoadTensors);
+    if (storages_.insert(tensor.storage.get()).second) held_ += tensor.storage->size();
+    taken_ += format::bytes_in_rows(tensor);
+    format::refuse_repeated(taken_, held_, path_, where, kAllowInLoadTensors);
+  }
+
+  const std::string& path_;
+  const LoadTensorsOptions& options_;
+  std::set<const format::PlainStorage*> storages_;
+  uint64_t held_ = 0;
+  uint64_t taken_ = 0;
+};
+
 // Tensors of a file of torch.save; nothing if it holds anything else.
-std::optional<StateDict> tensors_in(const PlainValue& content, const std::string& path) {
+std::optional<StateDict> tensors_in(const PlainValue& content, const std::string& path,
+                                    const LoadTensorsOptions& options) {
   StateDict tensors;
+  HeldMemory held(path, options);
   if (content.kind() == PlainValue::Kind::tensor) {
-    tensors.insert(kSingleTensorName, checkpoint::view_of(content.as_tensor(), path).clone());
+    tensors.insert(kSingleTensorName, held.copy_of(content.as_tensor(), path));
     return tensors;
   }
   if (content.kind() != PlainValue::Kind::dict) return std::nullopt;
-  using Memory = std::tuple<const void*, std::vector<int64_t>, std::vector<int64_t>, std::string>;
+  using Memory =
+      std::tuple<const void*, int64_t, std::vector<int64_t>, std::vector<int64_t>, std::string>;
   std::map<Memory, at::Tensor> loaded;
   for (const format::PlainItem& item : content.as_dict().items) {
     if (item.key.kind() != PlainValue::Kind::string ||
@@ -45,18 +81,22 @@ std::optional<StateDict> tensors_in(const PlainValue& content, const std::string
       return std::nullopt;
     }
     const format::PlainTensor& stored = item.value.as_tensor();
-    const at::Tensor view = checkpoint::view_of(stored, path + ", " + item.key.as_string());
-    at::Tensor tensor = view.clone();
-    if (view.numel() != 0) {
-      const Memory memory(view.const_data_ptr(), stored.shape, stored.strides, stored.dtype);
-      tensor = loaded.try_emplace(memory, tensor).first->second;
+    const std::string where = path + ": tensor '" + item.key.as_string() + "'";
+    if (stored.numel() == 0) {
+      tensors.insert(item.key.as_string(), held.copy_of(stored, where));
+      continue;
     }
+    const auto place = Memory(stored.storage.get(), stored.storage_offset, stored.shape,
+                              stored.strides, stored.dtype);
+    at::Tensor& tensor = loaded[place];
+    if (!tensor.defined()) tensor = held.copy_of(stored, where);
     tensors.insert(item.key.as_string(), tensor);
   }
   return tensors;
 }
 
-StateDict tensors_in(const checkpoint::WeightFile& file) {
+StateDict tensors_in(const checkpoint::WeightFile& file, const LoadTensorsOptions& options) {
+  if (!options.allow_expanded) file.refuse_expanded(kAllowInLoadTensors);
   StateDict tensors;
   std::vector<checkpoint::TensorCopy> copies;
   for (const checkpoint::WeightTensor& stored : file.tensors()) {
@@ -67,7 +107,8 @@ StateDict tensors_in(const checkpoint::WeightFile& file) {
                                           stored.name + "'",
                                .got = stored.dtype});
     }
-    const at::Tensor tensor = at::empty(stored.shape, at::TensorOptions().dtype(*type));
+    const at::Tensor tensor =
+        checkpoint::new_tensor(stored.shape, *type, file.path() + ": tensor '" + stored.name + "'");
     copies.push_back({&file, &stored, tensor});
     tensors.insert(stored.name, tensor);
   }
@@ -94,6 +135,7 @@ void save(const StateDict& tensors, const std::string& path, const SaveTensorsOp
   } else {
     checkpoint::write_archive(names_in(tensors), tensors, distinct.aliases, std::nullopt, file);
   }
+  checkpoint::forget_checksums_of(path);
   file.commit();
 }
 
@@ -106,19 +148,21 @@ void save(const at::Tensor& tensor, const std::string& path, const SaveTensorsOp
   const PlainValue value = checkpoint::plain_tensor(tensor, "The tensor");
   format::AtomicFile file(path);
   format::write_torch_archive(value, file);
+  checkpoint::forget_checksums_of(path);
   file.commit();
 }
 
-StateDict load_tensors(const std::string& path) {
+StateDict load_tensors(const std::string& path, const LoadTensorsOptions& options) {
   if (!path_exists(path)) {
     throw Error(ErrorDetails{.problem = "No such file: " + path,
                              .expected = "a file of safetensors or torch.save"});
   }
+  if (options.checksums) checkpoint::check_listed_file(path, checkpoint::reading_threads());
   const bool is_archive = !path.ends_with(".safetensors") &&
                           format::kind_of_archive(path) == format::ArchiveKind::python_state;
-  if (!is_archive) return tensors_in(*checkpoint::open_weight_file(path));
+  if (!is_archive) return tensors_in(*checkpoint::open_weight_file(path), options);
   const PlainValue content = format::read_torch_archive(path);
-  if (auto tensors = tensors_in(content, path)) return std::move(*tensors);
+  if (auto tensors = tensors_in(content, path, options)) return std::move(*tensors);
   throw Error(ErrorDetails{.problem = path + " contains more than tensors",
                            .expected = "a tensor or a dict of tensors by name",
                            .got = "a Python " + std::string(format::name_of(content.kind())),

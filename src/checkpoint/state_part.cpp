@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -16,12 +17,16 @@
 #include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"
 #include "core/files.h"
+#include "core/texts.h"
 #include "store/file_writer.h"
 
 namespace accelerant::checkpoint {
 namespace {
 
 constexpr std::size_t kMostJsonBytes = std::size_t{1} << 30;
+
+// Reading and writing it recurses.
+constexpr int kDeepestJson = 1000;
 
 // Represents a number that JSON lacks: {"$number": "inf"}.
 constexpr const char* kNumber = "$number";
@@ -52,11 +57,21 @@ std::string json_file(const std::string& name) { return name + ".json"; }
 std::string tensor_file(const std::string& name) { return name + ".safetensors"; }
 
 nlohmann::json read_json(const std::string& path) {
+  const auto watch_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    if (depth <= kDeepestJson) return true;
+    throw Error(ErrorDetails{.problem = path + " cannot be read",
+                             .expected = "at most " + std::to_string(kDeepestJson) + " levels",
+                             .got = "more"});
+  };
   try {
-    return with_numbers(nlohmann::json::parse(read_file(path, kMostJsonBytes)));
+    return with_numbers(nlohmann::json::parse(read_file(path, kMostJsonBytes), watch_depth));
   } catch (const nlohmann::json::exception& error) {
     throw Error(
         ErrorDetails{.problem = path + " cannot be read", .expected = "JSON", .got = error.what()});
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorDetails{.problem = path + " cannot be read",
+                             .expected = "JSON that fits into the memory",
+                             .got = counted(size_of_file(path).value_or(0), "byte")});
   }
 }
 

@@ -4,12 +4,17 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <array>
+#include <exception>
+#include <memory>
 #include <optional>
 
+#include "accelerant/core/error.h"
 #include "checkpoint/tensor_dtype.h"
+#include "format/plain_tensor.h"
 #include "store/parallel_reads.h"
 
 namespace accelerant::checkpoint {
@@ -18,7 +23,7 @@ namespace {
 // Usually enough to saturate the memory: with 16 cores, 16 threads reach 60 GB/s and 8 reach 40.
 constexpr int kMostThreads = 16;
 
-int reading_threads() { return std::min(at::get_num_threads(), kMostThreads); }
+constexpr std::uint64_t kPieceOfStrided = 4 << 20;  // bytes
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
@@ -97,12 +102,15 @@ class DeviceReader {
 
 void convert(const TensorCopy& copy) {
   const auto type = *archive_type(copy.stored->dtype);
-  const at::Tensor whole = at::empty(copy.target.sizes(), at::TensorOptions().dtype(type));
+  const at::Tensor whole = new_tensor(copy.target.sizes(), type,
+                                      copy.file->path() + ": tensor '" + copy.stored->name + "'");
   read_all({{copy.file, copy.stored, 0, bytes_of(whole)}}, reading_threads());
   copy.target.copy_(whole);
 }
 
 }  // namespace
+
+int reading_threads() { return std::min(at::get_num_threads(), kMostThreads); }
 
 void read_tensors(const std::vector<TensorCopy>& copies) {
   std::vector<TensorRead> direct;
@@ -121,10 +129,46 @@ void read_tensors(const std::vector<TensorCopy>& copies) {
   read_all(direct, reading_threads());
 }
 
+at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type, const std::string& where) {
+  try {
+    return at::empty(shape, at::TensorOptions().dtype(type));
+  } catch (const std::exception&) {
+    // torch says neither which tensor it is nor where it comes from.
+    double bytes = static_cast<double>(c10::elementSize(type));
+    for (const int64_t size : shape) bytes *= static_cast<double>(size);
+    throw Error(ErrorDetails{.problem = where + " does not fit into the memory",
+                             .got = c10::str(bytes, " bytes for the shape ", shape)});
+  }
+}
+
 void for_each_piece(const at::Tensor& tensor,
                     const std::function<void(std::span<const std::byte>)>& take) {
-  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
-  take({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
+  if (tensor.numel() == 0) return;
+  const auto name = archive_type_name(tensor.scalar_type());
+  const bool is_plain = tensor.is_cpu() && !tensor.is_conj() && !tensor.is_neg() && name;
+  if (!is_plain || tensor.is_contiguous()) {
+    const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous();
+    take({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
+    return;
+  }
+  // Gathered piece by piece: an expanded tensor may be far larger than its memory.
+  int64_t reach = 1;
+  for (int64_t i = 0; i < tensor.dim(); ++i) reach += (tensor.size(i) - 1) * tensor.stride(i);
+  const auto memory =
+      std::as_bytes(std::span(static_cast<const char*>(tensor.const_data_ptr()),
+                              static_cast<std::size_t>(reach) * tensor.element_size()));
+  format::PlainTensor view;
+  view.dtype = *name;
+  view.shape = tensor.sizes().vec();
+  view.strides = tensor.strides().vec();
+  view.storage = std::make_shared<format::PlainStorage>(memory);
+  const std::uint64_t size = format::bytes_in_rows(view);
+  std::vector<std::byte> piece(std::min<std::uint64_t>(size, kPieceOfStrided));
+  for (std::uint64_t done = 0; done < size; done += piece.size()) {
+    const auto part = std::span(piece).first(std::min<std::uint64_t>(piece.size(), size - done));
+    format::read_in_rows(view, done, part);
+    take(part);
+  }
 }
 
 }  // namespace accelerant::checkpoint

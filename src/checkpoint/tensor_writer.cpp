@@ -69,8 +69,10 @@ void write_archive(const std::vector<std::string>& names, const StateDict& state
     auto place = written.find(kept);
     if (place == written.end()) {
       const at::Tensor& tensor = state[name];
-      const at::Tensor stored = tensor.detach().to(stored_type(tensor, dtype));
-      place = written.emplace(kept, plain_tensor(stored, "The tensor '" + name + "'")).first;
+      place = written
+                  .emplace(kept, plain_tensor(tensor, "The tensor '" + name + "'",
+                                              stored_type(tensor, dtype)))
+                  .first;
     }
     dict.set(name, place->second);
   }

@@ -45,12 +45,19 @@ int convert_command(int argc, char** argv) {
                   "safetensors, or bin for the format of torch.save. Default: safetensors")
       ->check(one_of({"safetensors", "bin"}))
       ->option_text("FORMAT");
+  bool allow_expanded = false;
+  add_allow_expanded(*app, allow_expanded);
+  bool no_checksums = false;
+  add_no_checksums(*app, no_checksums);
   if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
   OutputOptions options{.max_shard_bytes = byte_size_option(max_shard_size),
-                        .safetensors = format == "safetensors"};
+                        .safetensors = format == "safetensors",
+                        .allow_expanded = allow_expanded,
+                        .checksums = !no_checksums};
   if (!dtype.empty()) options.dtype = types.at(dtype);
   require_path(input);
-  show_written(write_model(checkpoint::open_model(input), input, output, options), output);
+  const checkpoint::WeightFiles model = open_input(input, options);
+  show_written(write_model(model, input, output, options), output);
   return 0;
 }
 

@@ -27,10 +27,12 @@ void print_json(const json& value) {
 }
 
 json to_json(const checkpoint::WeightTensor& tensor) {
-  return {{"name", tensor.name},
-          {"dtype", tensor.dtype},
-          {"shape", tensor.shape},
-          {"bytes", tensor.bytes}};
+  json shown = {{"name", tensor.name},
+                {"dtype", tensor.dtype},
+                {"shape", tensor.shape},
+                {"bytes", tensor.bytes}};
+  if (tensor.held_bytes < tensor.bytes) shown["held_bytes"] = tensor.held_bytes;
+  return shown;
 }
 
 json to_json(const Total& total) {
@@ -73,6 +75,12 @@ json to_json(const Inspection& found) {
   return shown;
 }
 
+// "1.2 MB", or "4.3 GB of 4 B" for a view that repeats what the file holds once.
+std::string shown_size(const checkpoint::WeightTensor& tensor) {
+  const bool is_expanded = tensor.held_bytes < tensor.bytes;
+  return size_text(tensor.bytes) + (is_expanded ? " of " + size_text(tensor.held_bytes) : "");
+}
+
 void print_file(const InspectedFile& file) {
   std::string line = printable(file.name) + "  " + size_text(file.size);
   if (file.content) {
@@ -97,7 +105,7 @@ void print_file(const InspectedFile& file) {
   tensors.add({"NAME", "DTYPE", "SHAPE", "SIZE"});
   for (const checkpoint::WeightTensor& tensor : file.content->tensors()) {
     tensors.add(
-        {printable(tensor.name), tensor.dtype, shape_text(tensor.shape), size_text(tensor.bytes)});
+        {printable(tensor.name), tensor.dtype, shape_text(tensor.shape), shown_size(tensor)});
   }
   tensors.print("  ");
   for (const auto& [alias, name] : file.content->aliases()) {
@@ -228,7 +236,8 @@ int inspect_project(const CheckpointList& list, const std::string& tensor, bool 
   return list.is_good() ? 0 : kFailure;
 }
 
-int inspect_work(const std::string& path, const std::string& tensor, bool as_json) {
+int inspect_work(const std::string& path, const std::string& tensor, bool as_json,
+                 bool allow_expanded) {
   require_path(path);
   if (is_folder(path) && !path_exists(join_path(path, checkpoint::kManifestName))) {
     if (const auto list = list_project(path)) return inspect_project(*list, tensor, as_json);
@@ -236,6 +245,9 @@ int inspect_work(const std::string& path, const std::string& tensor, bool as_jso
   const Inspection found = inspect(path);
   if (!tensor.empty()) {
     const FoundTensor one = find_tensor(found, tensor);
+    if (!allow_expanded) {
+      one.file->content->refuse_expanded(*one.tensor, "use --allow-expanded");
+    }
     const TensorStatistics statistics = statistics_of(*one.file->content, *one.tensor);
     if (as_json) {
       print_json(tensor_json(one, statistics));
@@ -274,8 +286,10 @@ int inspect_command(int argc, char** argv) {
   app->add_option("--tensor", tensor, "Show statistics and the first values of one tensor")
       ->option_text("NAME");
   app->add_flag("--json", as_json, "Print JSON");
+  bool allow_expanded = false;
+  add_allow_expanded(*app, allow_expanded);
   if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
-  return inspect_work(path, tensor, as_json);
+  return inspect_work(path, tensor, as_json, allow_expanded);
 }
 
 }  // namespace accelerant::cli

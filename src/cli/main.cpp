@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -138,6 +139,9 @@ int main(int argc, char** argv) {
   } catch (const accelerant::launch::StartError& error) {
     show_error(error.what());
     return error.exit_code();
+  } catch (const std::bad_alloc&) {
+    show_error("the memory does not suffice");
+    return kFailure;
   } catch (const std::exception& error) {
     show_error(error.what());
     return kFailure;

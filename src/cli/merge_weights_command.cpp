@@ -14,12 +14,17 @@ int merge_weights_command(int argc, char** argv) {
   app->add_option("output", output,
                   "A path ending in .safetensors, or a folder, which gets model.safetensors")
       ->required();
+  OutputOptions options;
+  add_allow_expanded(*app, options.allow_expanded);
+  bool no_checksums = false;
+  add_no_checksums(*app, no_checksums);
   if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
   require_path(input);
-  const checkpoint::WeightFiles model = checkpoint::open_model(input);
+  options.checksums = !no_checksums;
+  const checkpoint::WeightFiles model = open_input(input, options);
   const bool is_file = output.ends_with(".safetensors");
-  const WrittenModel written =
-      is_file ? write_single_file(model, output) : write_model(model, input, output, {});
+  const WrittenModel written = is_file ? write_single_file(model, output, options)
+                                       : write_model(model, input, output, options);
   show_written(written, output);
   return 0;
 }

@@ -198,6 +198,19 @@ UsageError missing_arguments(const CLI::App& app, const std::vector<std::string>
   return {"missing " + missing + "; usage: " + formatter.usage_line(app) + try_help(app)};
 }
 
+void add_allow_expanded(CLI::App& app, bool& allow) {
+  app.add_flag(
+      both_spellings("--allow-expanded"), allow,
+      "Accept tensors of torch.save that repeat elements, and may be far larger than their "
+      "file. Default: refuse them");
+}
+
+void add_no_checksums(CLI::App& app, bool& no_checksums) {
+  app.add_flag(both_spellings("--no-checksums"), no_checksums,
+               "Neither compare the input with its model.checksums.json nor write one. Default: do "
+               "both");
+}
+
 CLI::Validator one_of(const std::vector<std::string>& values) {
   return CLI::Validator(
       [values](const std::string& given) -> std::string {

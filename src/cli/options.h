@@ -29,6 +29,12 @@ UsageError unknown_option(const CLI::App& app, const std::string& written);
 // What to say about an argument of the parser's command that is missing.
 UsageError missing_arguments(const CLI::App& app, const std::vector<std::string>& names);
 
+// The flag --allow-expanded of commands that read all elements of tensors.
+void add_allow_expanded(CLI::App& app, bool& allow);
+
+// The flag --no-checksums of commands that write models.
+void add_no_checksums(CLI::App& app, bool& no_checksums);
+
 // Refuses other values: "--format: expected safetensors or bin, got 'onnx'".
 CLI::Validator one_of(const std::vector<std::string>& values);
 

@@ -1,5 +1,7 @@
 #include <cstdio>
 #include <functional>
+#include <new>
+#include <set>
 
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -10,6 +12,8 @@
 #include "format/random_access_file.h"
 #include "format/torch_archive.h"
 #include "format/zip_reader.h"
+#include "store/model_files.h"
+#include "store/model_folder.h"
 #include "store/verify.h"
 
 namespace accelerant::cli {
@@ -41,6 +45,8 @@ class Verifier {
     std::optional<std::string> problem;
     try {
       problem = check();
+    } catch (const std::bad_alloc&) {
+      problem = "its description does not fit into the memory";
     } catch (const std::exception& error) {
       problem = error.what();
     }
@@ -82,8 +88,11 @@ class Verifier {
   // A model, or a folder with files of tensors.
   void verify_folder(const std::string& folder) {
     const std::size_t before = files_;
-    for (const std::string& name : entries_of(folder)) {
-      const std::string path = join_path(folder, name);
+    const auto listed = verify_listed_files(folder);
+    for (const std::string& name : names_in(folder)) {
+      const auto found = checkpoint::find_model_file(folder, name);
+      if (!found || listed.contains(name)) continue;  // stale, or compared already
+      const std::string& path = *found;
       if (!is_folder(path) && (is_tensor_file_name(name) || is_index(name))) {
         verify_file(path);
       }
@@ -93,10 +102,40 @@ class Verifier {
     }
   }
 
+  // With those of a model that is complete but not in place yet.
+  static std::set<std::string> names_in(const std::string& folder) {
+    const std::vector<std::string> entries = entries_of(folder);
+    std::set<std::string> names(entries.begin(), entries.end());
+    if (const auto waiting = checkpoint::waiting_files(folder)) {
+      names.insert(waiting->begin(), waiting->end());
+    }
+    return names;
+  }
+
+  // Compares the files of a model with its list of checksums, if it has one; returns the list.
+  checkpoint::ModelChecksums verify_listed_files(const std::string& folder) {
+    const auto list = checkpoint::find_model_file(folder, checkpoint::kModelChecksumsName);
+    if (!list) return {};
+    checkpoint::ModelChecksums sums;
+    report(*list, [&]() -> std::optional<std::string> {
+      sums = checkpoint::read_model_checksums(*list).value_or(checkpoint::ModelChecksums());
+      return std::nullopt;
+    });
+    for (const auto& [name, expected] : sums) {
+      const std::string path =
+          checkpoint::find_model_file(folder, name).value_or(join_path(folder, name));
+      report(path, [&, &expected = expected] {
+        return checkpoint::damage_of(path, expected, *list, checking_threads());
+      });
+    }
+    return sums;
+  }
+
   static bool is_index(const std::string& name) { return name.ends_with(".index.json"); }
 
   void verify_file(const std::string& path) {
     report(path, [&]() -> std::optional<std::string> {
+      checkpoint::check_listed_file(path, checking_threads());
       const bool is_safetensors = path.ends_with(".safetensors");
       if (is_index(path)) {
         checkpoint::open_model(path);  // compares the index with every file it names

@@ -21,6 +21,7 @@ class Fd {
 
   int get() const { return fd_; }
   bool is_open() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }  // the caller closes it
   void reset(int fd = -1) {
     if (fd_ >= 0) ::close(fd_);
     fd_ = fd;

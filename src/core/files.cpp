@@ -10,10 +10,12 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/failpoint.h"
 #include "core/fd.h"
+#include "core/regular_file.h"
 
 namespace accelerant {
 namespace {
@@ -204,17 +206,17 @@ std::string read_file(const std::string& path, std::size_t limit) {
   const auto refuse = [&](int error_number) {
     throw_system_error(path + " cannot be read", error_number);
   };
-  // Without O_NONBLOCK, opening a pipe waits for a writer.
-  const Fd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!file.is_open()) refuse(errno);
-  struct stat status = {};
-  if (::fstat(file.get(), &status) != 0) refuse(errno);
-  if (!S_ISREG(status.st_mode)) refuse(S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
-  if (static_cast<std::size_t>(status.st_size) > limit) refuse(EFBIG);
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  const RegularFile file = open_regular_file(path);
+  if (file.size > limit) refuse(EFBIG);
+  std::string text;
+  try {
+    text.resize(file.size);
+  } catch (const std::bad_alloc&) {
+    refuse(ENOMEM);
+  }
   std::size_t done = 0;
   while (done < text.size()) {
-    const ssize_t got = ::read(file.get(), text.data() + done, text.size() - done);
+    const ssize_t got = ::read(file.fd.get(), text.data() + done, text.size() - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) refuse(errno);
     if (got == 0) break;  // the file has shrunk

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "accelerant/core/error.h"
@@ -53,24 +54,100 @@ const TorchDtype& dtype_of(const PlainTensor& tensor, const std::string& where) 
   return *dtype;
 }
 
-void copy_row_major(const PlainTensor& tensor, const std::byte* source, std::size_t element_size,
-                    std::byte* target) {
-  std::vector<int64_t> place(tensor.shape.size(), 0);
-  // Unsigned, because the stride of a dimension of size 1 may be any number, and is added and
-  // subtracted here without being used.
-  auto offset = static_cast<uint64_t>(tensor.storage_offset);
-  for (int64_t left = tensor.numel(); left > 0; --left) {
-    std::memcpy(target, source + offset * element_size, element_size);
-    target += element_size;
-    for (std::size_t i = place.size(); i-- > 0;) {
+// Walks through the elements in row-major order. Dimensions that lie in the storage like one are
+// one here, so most tensors are copied in long runs.
+class RowWalk {
+ public:
+  RowWalk(const PlainTensor& tensor, std::size_t element_size)
+      : source_(tensor.storage->bytes().data()), element_size_(element_size) {
+    for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+      const auto size = static_cast<uint64_t>(tensor.shape[i]);
       const auto stride = static_cast<uint64_t>(tensor.strides[i]);
-      offset += stride;
-      if (++place[i] < tensor.shape[i]) break;
-      offset -= stride * static_cast<uint64_t>(tensor.shape[i]);
-      place[i] = 0;
+      if (size == 1) continue;  // its stride may be any number
+      if (!dims_.empty() && dims_.back().stride == stride * size) {
+        dims_.back() = {.size = dims_.back().size * size, .stride = stride};
+      } else {
+        dims_.push_back({.size = size, .stride = stride});
+      }
+    }
+    if (dims_.empty()) dims_.push_back({.size = 1, .stride = 1});
+    at_ = static_cast<uint64_t>(tensor.storage_offset);
+  }
+
+  void go_to(uint64_t index) {
+    for (std::size_t i = dims_.size(); i-- > 0;) {
+      dims_[i].place = index % dims_[i].size;
+      index /= dims_[i].size;
+      at_ += dims_[i].place * dims_[i].stride;
     }
   }
-}
+
+  // Copies whole elements and moves on.
+  void copy(std::span<std::byte> target) {
+    uint64_t left = target.size() / element_size_;
+    std::byte* to = target.data();
+    while (left > 0) {
+      const Dim& inner = dims_.back();
+      const uint64_t count = std::min(left, inner.size - inner.place);
+      copy_run(to, count, inner.stride);
+      to += count * element_size_;
+      left -= count;
+      advance(count);
+    }
+  }
+
+  const std::byte* element() const { return source_ + at_ * element_size_; }
+
+  // By at most the rest of a run.
+  void advance(uint64_t count) {
+    dims_.back().place += count;
+    at_ += count * dims_.back().stride;
+    for (std::size_t i = dims_.size(); i-- > 1 && dims_[i].place == dims_[i].size;) {
+      at_ -= dims_[i].place * dims_[i].stride;
+      dims_[i].place = 0;
+      ++dims_[i - 1].place;
+      at_ += dims_[i - 1].stride;
+    }
+  }
+
+ private:
+  struct Dim {
+    uint64_t size = 0;
+    uint64_t stride = 0;  // in elements
+    uint64_t place = 0;
+  };
+
+  void copy_run(std::byte* to, uint64_t count, uint64_t stride) const {
+    if (stride == 1) {
+      std::memcpy(to, element(), count * element_size_);
+      return;
+    }
+    // A size that the compiler knows makes each copy a single instruction.
+    const auto gather = [&]<std::size_t size>(std::integral_constant<std::size_t, size>) {
+      const std::byte* from = element();
+      for (uint64_t i = 0; i < count; ++i) {
+        std::memcpy(to + i * size, from + i * stride * size, size);
+      }
+    };
+    switch (element_size_) {
+      case 1:
+        return gather(std::integral_constant<std::size_t, 1>());
+      case 2:
+        return gather(std::integral_constant<std::size_t, 2>());
+      case 4:
+        return gather(std::integral_constant<std::size_t, 4>());
+      case 8:
+        return gather(std::integral_constant<std::size_t, 8>());
+      default:
+        return gather(std::integral_constant<std::size_t, 16>());
+    }
+  }
+
+  const std::byte* source_;
+  std::size_t element_size_;
+  std::vector<Dim> dims_;  // from the outermost
+  uint64_t at_ = 0;        // element of the storage
+};
 
 }  // namespace
 
@@ -85,29 +162,30 @@ const TorchDtype* find_storage_type(std::string_view storage) {
 }
 
 PlainStorage::PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner)
-    : bytes_(bytes), owner_(std::move(owner)) {}
+    : bytes_(bytes), size_(bytes.size()), owner_(std::move(owner)) {}
 
 PlainStorage::PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
                            std::string key, std::string location, std::function<void()> check)
     : bytes_(bytes),
+      size_(bytes.size()),
       owner_(std::move(owner)),
       key_(std::move(key)),
       location_(std::move(location)),
       check_(std::move(check)) {}
 
+PlainStorage::PlainStorage(uint64_t size, std::function<void(ByteSink&)> produce)
+    : size_(size), produce_(std::move(produce)) {}
+
 std::span<const std::byte> PlainStorage::bytes() const {
+  if (produce_) throw Error("a storage that is made when it is written has no bytes before that");
   // A check that throws leaves the flag unset, so the next call throws too.
   if (check_) std::call_once(checked_, check_);
   return bytes_;
 }
 
-bool is_row_major(const PlainTensor& tensor) {
-  int64_t expected = 1;
-  for (std::size_t i = tensor.shape.size(); i-- > 0;) {
-    if (tensor.shape[i] != 1 && tensor.strides[i] != expected) return false;
-    expected *= tensor.shape[i];
-  }
-  return true;
+void PlainStorage::write(ByteSink& sink) const {
+  if (produce_) return produce_(sink);
+  sink.write(bytes());
 }
 
 int64_t PlainTensor::numel() const {
@@ -192,19 +270,61 @@ void check_tensor(const PlainTensor& tensor, const std::string& where) {
   }
 }
 
-std::span<const std::byte> row_major_bytes(const PlainTensor& tensor,
-                                           std::vector<std::byte>& buffer) {
+uint64_t bytes_in_rows(const PlainTensor& tensor) {
+  return static_cast<uint64_t>(tensor.numel()) *
+         static_cast<uint64_t>(dtype_of(tensor, "the tensor").size);
+}
+
+void read_in_rows(const PlainTensor& tensor, uint64_t offset, std::span<std::byte> target) {
   check_tensor(tensor, "the tensor");
   const auto element_size = static_cast<std::size_t>(find_dtype(tensor.dtype)->size);
-  const std::size_t size = static_cast<std::size_t>(tensor.numel()) * element_size;
-  if (size == 0) return {};
-  const std::span<const std::byte> all = tensor.storage->bytes();
-  if (is_row_major(tensor)) {
-    return all.subspan(static_cast<std::size_t>(tensor.storage_offset) * element_size, size);
+  const uint64_t size = bytes_in_rows(tensor);
+  if (offset > size || target.size() > size - offset) {
+    throw Error(ErrorDetails{
+        .problem = "a part of a tensor reaches beyond its end",
+        .expected = "at most " + std::to_string(size) + " bytes",
+        .got = std::to_string(target.size()) + " bytes from byte " + std::to_string(offset)});
   }
-  buffer.resize(size);
-  copy_row_major(tensor, all.data(), element_size, buffer.data());
-  return buffer;
+  if (target.empty()) return;
+  RowWalk walk(tensor, element_size);
+  walk.go_to(offset / element_size);
+  if (const std::size_t skipped = offset % element_size; skipped > 0) {
+    const std::size_t part = std::min(element_size - skipped, target.size());
+    std::memcpy(target.data(), walk.element() + skipped, part);
+    target = target.subspan(part);
+    if (target.empty()) return;
+    walk.advance(1);
+  }
+  const std::size_t rest = target.size() % element_size;
+  walk.copy(target.first(target.size() - rest));
+  if (rest > 0) std::memcpy(target.last(rest).data(), walk.element(), rest);
+}
+
+void refuse_expanded(uint64_t bytes, uint64_t held, const std::vector<int64_t>& shape,
+                     const std::string& where, const std::string& remedy) {
+  if (bytes <= held) return;
+  throw Error(ErrorDetails{
+      .problem = where + " is an expanded view, which repeats what the file holds once",
+      .expected = "at most the " + std::to_string(held) + " bytes that the file holds of it",
+      .got = std::to_string(bytes) + " bytes for the shape " + shape_text(shape),
+      .hint = "save tensor.contiguous() in Python" + (remedy.empty() ? "" : ", or " + remedy)});
+}
+
+void refuse_repeated(uint64_t bytes, uint64_t held, const std::string& path,
+                     const std::string& where, const std::string& remedy) {
+  constexpr uint64_t most_uses = 16;
+  const uint64_t least_held = bytes / most_uses + static_cast<uint64_t>(bytes % most_uses != 0);
+  if (least_held <= held) return;
+  throw Error(ErrorDetails{.problem = path + " has tensors that repeat what it holds once",
+                           .expected = "at most " + std::to_string(most_uses) + " times the " +
+                                       std::to_string(held) + " bytes that it holds of them",
+                           .got = std::to_string(bytes) + " bytes with " + where,
+                           .hint = "save tensor.contiguous() in Python, or " + remedy});
+}
+
+void refuse_expanded(const PlainTensor& tensor, const std::string& where,
+                     const std::string& remedy) {
+  refuse_expanded(bytes_in_rows(tensor), tensor.storage->size(), tensor.shape, where, remedy);
 }
 
 }  // namespace accelerant::format

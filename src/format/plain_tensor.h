@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "accelerant/core/detail/byte_sink.h"
+
 namespace accelerant::format {
 
 // An element type of torch: its names here, in Python, and as a storage in pickles.
@@ -40,13 +42,21 @@ class PlainStorage {
   PlainStorage(std::span<const std::byte> bytes, std::shared_ptr<const void> owner, std::string key,
                std::string location, std::function<void()> check);
 
+  // A storage that is made when it is written, so that it need not fit into memory: `produce` gives
+  // the sink `size` bytes, in pieces of any size, whenever write() is called.
+  PlainStorage(uint64_t size, std::function<void(ByteSink& sink)> produce);
+
   // The content, little-endian. For a storage of a file, the first call reads it all to compare its
   // checksum, and throws Error if the checksum is wrong. Thread-safe. Storages of files are aligned
-  // to 64 bytes if torch or this library wrote the file, but may not be otherwise.
+  // to 64 bytes if torch or this library wrote the file, but may not be otherwise. Throws Error for
+  // a storage that is made when it is written.
   std::span<const std::byte> bytes() const;
 
+  // Gives the sink the content.
+  void write(ByteSink& sink) const;
+
   // In bytes.
-  uint64_t size() const { return bytes_.size(); }
+  uint64_t size() const { return size_; }
 
   // The name in the file it came from, such as "0"; empty for storages created by a program.
   const std::string& key() const { return key_; }
@@ -57,6 +67,8 @@ class PlainStorage {
 
  private:
   std::span<const std::byte> bytes_;
+  uint64_t size_;
+  std::function<void(ByteSink&)> produce_;
   std::shared_ptr<const void> owner_;
   std::string key_;
   std::string location_ = "cpu";
@@ -90,13 +102,27 @@ struct PlainTensor {
 // every element lies inside the storage.
 void check_tensor(const PlainTensor& tensor, const std::string& where);
 
-// Whether the elements lie in row-major order in the storage.
-bool is_row_major(const PlainTensor& tensor);
+// The bytes that the elements take in row-major order.
+uint64_t bytes_in_rows(const PlainTensor& tensor);
 
-// The elements in row-major order. If the storage has them in that order, this is a view of it and
-// `buffer` is not used; otherwise they are copied into `buffer`. With strides of 0 there may be
-// many more elements than the storage has.
-std::span<const std::byte> row_major_bytes(const PlainTensor& tensor,
-                                           std::vector<std::byte>& buffer);
+// Copies as many bytes as `target` has, from `offset` on, of the elements in row-major order. Needs
+// no memory, however the tensor lies in its storage.
+void read_in_rows(const PlainTensor& tensor, uint64_t offset, std::span<std::byte> target);
+
+// Throws an Error that begins with `where` if the tensor repeats elements (with strides of 0, say),
+// so that in rows it takes more bytes than its whole storage has: a file of 500 bytes may hold a
+// tensor of 4 TB. `remedy` says how to allow it; may be empty.
+void refuse_expanded(const PlainTensor& tensor, const std::string& where,
+                     const std::string& remedy);
+
+// The same for a tensor that takes `bytes` of which the file holds `held`.
+void refuse_expanded(uint64_t bytes, uint64_t held, const std::vector<int64_t>& shape,
+                     const std::string& where, const std::string& remedy);
+
+// Tensors that share a storage may each be a part of it and together still repeat it any number of
+// times. Throws Error if those of the file `path`, up to the one that `where` names, take more than
+// 16 times the bytes that the file holds of them.
+void refuse_repeated(uint64_t bytes, uint64_t held, const std::string& path,
+                     const std::string& where, const std::string& remedy);
 
 }  // namespace accelerant::format

@@ -1,6 +1,5 @@
 #include "format/random_access_file.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -26,6 +26,9 @@ namespace {
 // At or above this size a mapping saves more than it costs; mapping more at a time saves nothing.
 constexpr std::size_t kLeastMapped = 2 << 20;
 constexpr std::size_t kMostMapped = 8 << 20;
+
+// Small enough to stay in the cache between being read and being used.
+constexpr std::size_t kBuffered = 256 << 10;
 
 // Like memcpy, but bypasses the caches; for large data that is not used at once. A plain copy first
 // fetches the memory it is about to overwrite, a third of all bus traffic; memcpy avoids that only
@@ -89,26 +92,11 @@ class MappedPart {
 
 }  // namespace
 
-RandomAccessFile::RandomAccessFile(const std::string& path) : path_(path) {
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) fail(path, "the file cannot be opened", errno);
-  struct stat status {};
-  const bool is_known = ::fstat(descriptor_, &status) == 0;
-  const int code = errno;
-  if (!is_known || !S_ISREG(status.st_mode)) {
-    ::close(descriptor_);
-    if (!is_known) fail(path, "the file cannot be examined", code);
-    throw Error(ErrorDetails{.problem = path + ": not a file",
-                             .expected = "a regular file",
-                             .got = S_ISDIR(status.st_mode) ? "a folder" : "a device or pipe",
-                             .hint = {}});
-  }
-  size_ = static_cast<std::uint64_t>(status.st_size);
-}
+RandomAccessFile::RandomAccessFile(const std::string& path)
+    : path_(path), file_(open_regular_file(path, ": the file cannot be opened")) {}
 
 RandomAccessFile::~RandomAccessFile() {
-  if (mapping_ != nullptr) ::munmap(mapping_, size_);
-  ::close(descriptor_);
+  if (mapping_ != nullptr) ::munmap(mapping_, size());
 }
 
 void RandomAccessFile::read(std::uint64_t position, std::span<std::byte> target) const {
@@ -124,41 +112,72 @@ void RandomAccessFile::read(std::uint64_t position, std::span<std::byte> target)
 }
 
 bool RandomAccessFile::copy_mapped(std::uint64_t position, std::span<std::byte> target) const {
-  const MappedPart part(descriptor_, position, target.size());
+  const MappedPart part(file_.fd.get(), position, target.size());
   if (!part.is_present()) return false;
   stream_copy(target.data(), part.bytes(), target.size());
-  // The rest of the last page reads as zeros.
+  return reaches(position + target.size());
+}
+
+void RandomAccessFile::visit(std::uint64_t position, std::uint64_t size,
+                             const std::function<void(std::span<const std::byte>)>& use) const {
+  std::vector<std::byte> buffer;  // for parts that are small or cannot be mapped
+  while (size > 0) {
+    const auto mapped = static_cast<std::size_t>(std::min<std::uint64_t>(size, kMostMapped));
+    std::size_t done = 0;
+    if (mapped >= kLeastMapped) {
+      const MappedPart part(file_.fd.get(), position, mapped);
+      if (part.is_present()) {
+        use({part.bytes(), mapped});
+        if (!reaches(position + mapped)) fail_shrunk(position);
+        done = mapped;
+      }
+    }
+    if (done == 0) {
+      if (buffer.empty()) buffer.resize(std::min(mapped, kBuffered));
+      const auto piece = std::span(buffer).first(std::min(mapped, buffer.size()));
+      read_plainly(position, piece);
+      use(piece);
+      done = piece.size();
+    }
+    position += done;
+    size -= done;
+  }
+}
+
+// Whether the file is still that long. The rest of the last page of a mapping reads as zeros.
+bool RandomAccessFile::reaches(std::uint64_t end) const {
   struct stat status {};
-  return ::fstat(descriptor_, &status) == 0 &&
-         static_cast<std::uint64_t>(status.st_size) >= position + target.size();
+  return ::fstat(file_.fd.get(), &status) == 0 && static_cast<std::uint64_t>(status.st_size) >= end;
+}
+
+void RandomAccessFile::fail_shrunk(std::uint64_t size) const {
+  throw Error(ErrorDetails{
+      .problem = path_ + ": the file has shrunk since it was opened",
+      .expected = std::to_string(file_.size) + " bytes",
+      .got = std::to_string(size),
+      .hint = "replace files by renaming a new one over them, not by overwriting them"});
 }
 
 void RandomAccessFile::read_plainly(std::uint64_t position, std::span<std::byte> target) const {
   while (!target.empty()) {
     const ssize_t got =
-        ::pread(descriptor_, target.data(), target.size(), static_cast<off_t>(position));
+        ::pread(file_.fd.get(), target.data(), target.size(), static_cast<off_t>(position));
     if (got < 0) {
       if (errno == EINTR) continue;
       fail(path_, "the file cannot be read", errno);
     }
-    if (got == 0) {
-      throw Error(ErrorDetails{
-          .problem = path_ + ": the file has shrunk since it was opened",
-          .expected = std::to_string(size_) + " bytes",
-          .got = std::to_string(position),
-          .hint = "replace files by renaming a new one over them, not by overwriting them"});
-    }
+    if (got == 0) fail_shrunk(position);
     target = target.subspan(static_cast<std::size_t>(got));
     position += static_cast<std::uint64_t>(got);
   }
 }
 
 std::span<const std::byte> RandomAccessFile::map() {
-  if (size_ == 0) return {};  // an empty file cannot be mapped
-  void* const mapping = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
+  if (size() == 0) return {};  // an empty file cannot be mapped
+  void* const mapping = ::mmap(nullptr, size(), PROT_READ, MAP_PRIVATE, file_.fd.get(), 0);
   if (mapping == MAP_FAILED) fail(path_, "the file cannot be mapped", errno);
   mapping_ = mapping;
-  return {static_cast<const std::byte*>(mapping), size_};
+  return {static_cast<const std::byte*>(mapping), size()};
 }
 
 }  // namespace accelerant::format

@@ -3,25 +3,34 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+
+#include "core/regular_file.h"
 
 namespace accelerant::format {
 
 class RandomAccessFile {
  public:
-  // Throws Error if the path is not a file or cannot be read.
+  // Throws Error if the path is not a regular file (it may be a link to one) or cannot be read.
+  // Never waits, as opening a pipe would.
   explicit RandomAccessFile(const std::string& path);
   ~RandomAccessFile();
   RandomAccessFile(const RandomAccessFile&) = delete;
   RandomAccessFile& operator=(const RandomAccessFile&) = delete;
 
   // The size when the file was opened.
-  std::uint64_t size() const { return size_; }
+  std::uint64_t size() const { return file_.size; }
 
   // Fills `target` from `position` on. Throws Error if the file ends before that. If the file
   // shrinks at the very moment it is read, the process may end.
   void read(std::uint64_t position, std::span<std::byte> target) const;
+
+  // Calls `use` with the bytes from `position` on, piece by piece, without copying them if possible.
+  // Throws Error as read() does.
+  void visit(std::uint64_t position, std::uint64_t size,
+             const std::function<void(std::span<const std::byte>)>& use) const;
 
   // Maps the file, once. The bytes stay valid as long as this object lives.
   std::span<const std::byte> map();
@@ -29,11 +38,12 @@ class RandomAccessFile {
  private:
   // Returns false if it fails for any reason; pread then works or reports why not.
   bool copy_mapped(std::uint64_t position, std::span<std::byte> target) const;
+  bool reaches(std::uint64_t end) const;
+  [[noreturn]] void fail_shrunk(std::uint64_t size) const;
   void read_plainly(std::uint64_t position, std::span<std::byte> target) const;
 
   std::string path_;
-  int descriptor_ = -1;
-  std::uint64_t size_ = 0;
+  RegularFile file_;
   void* mapping_ = nullptr;
 };
 

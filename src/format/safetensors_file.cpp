@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -78,11 +79,14 @@ SafetensorsFile SafetensorsFile::open(const std::string& path, const OpenOptions
   if (file.size() >= length_bytes) file.read(0, first_bytes);
   const std::uint64_t length = header_length(first_bytes, file.size(), path);
   state->data_begin = length_bytes + length;
-  {
+  try {
     // A copy, even if the file is mapped: what was checked must not change afterwards.
     std::string text(length, '\0');
     file.read(length_bytes, std::as_writable_bytes(std::span(text)));
     state->header = parse_header(text, file.size() - state->data_begin, path);
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorDetails{.problem = path + ": the header does not fit into the memory",
+                             .got = std::to_string(length) + " bytes"});
   }
   if (options.access == FileAccess::map) state->bytes = file.map();
   return SafetensorsFile(std::move(state));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <new>
 #include <string_view>
 
 #include "accelerant/core/error.h"
@@ -151,7 +152,14 @@ PlainValue read_archive(std::span<const std::byte> bytes, const std::shared_ptr<
     return std::make_shared<const PlainStorage>(record->bytes, owner, key, location, check);
   };
   const UnpicklerOptions unpickling{.skip_numpy = options.skip_numpy, .modules = is_module};
-  return Unpickler(pickle->bytes, name + ": data.pkl", find_storage, unpickling).load();
+  try {
+    return Unpickler(pickle->bytes, name + ": data.pkl", find_storage, unpickling).load();
+  } catch (const std::bad_alloc&) {
+    throw Error(
+        ErrorDetails{.problem = name + ": what its pickle describes does not fit into the memory",
+                     .got = "a pickle of " + std::to_string(pickle->bytes.size()) + " bytes",
+                     .hint = "TorchReadOptions::max_pickle_bytes limits what is read"});
+  }
 }
 
 }  // namespace
@@ -189,7 +197,9 @@ void write_torch_archive(const PlainValue& value, ByteSink& sink,
   archive.add(".storage_alignment", "64");
   archive.add("byteorder", "little");
   for (std::size_t i = 0; i < pickler.storages().size(); ++i) {
-    archive.add("data/" + std::to_string(i), pickler.storages()[i]->bytes());
+    const PlainStorage& storage = *pickler.storages()[i];
+    archive.add("data/" + std::to_string(i), storage.size(),
+                [&](ByteSink& record) { storage.write(record); });
   }
   archive.add("version", "3\n");
   archive.finish();

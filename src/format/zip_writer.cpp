@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "accelerant/core/error.h"
 #include "format/little_endian.h"
 #include "format/zip_format.h"
 
@@ -58,6 +59,31 @@ std::string common_fields(bool has_data) {
   return fields;
 }
 
+// Passes the bytes of a record on and computes their checksum.
+class RecordSink final : public ByteSink {
+ public:
+  explicit RecordSink(ByteSink& target) : target_(target) {}
+
+  void write(std::span<const std::byte> bytes) override {
+    // In pieces that stay in the cache between checksum and sink.
+    constexpr std::size_t piece_size = std::size_t{1} << 18;
+    for (std::size_t at = 0; at < bytes.size(); at += piece_size) {
+      const auto piece = bytes.subspan(at, std::min(piece_size, bytes.size() - at));
+      checksum_ = crc32_z(checksum_, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
+      target_.write(piece);
+      size_ += piece.size();
+    }
+  }
+
+  uint64_t size() const { return size_; }
+  uint32_t checksum() const { return static_cast<uint32_t>(checksum_); }
+
+ private:
+  ByteSink& target_;
+  uLong checksum_ = crc32_z(0, nullptr, 0);
+  uint64_t size_ = 0;
+};
+
 }  // namespace
 
 ZipWriter::ZipWriter(ByteSink& sink, std::string folder)
@@ -73,8 +99,12 @@ void ZipWriter::add(std::string_view name, std::string_view text) {
 }
 
 void ZipWriter::add(std::string_view name, std::span<const std::byte> bytes) {
-  Entry entry{
-      .name = folder_ + std::string(name), .offset = written_, .size = bytes.size(), .checksum = 0};
+  add(name, bytes.size(), [&](ByteSink& sink) { sink.write(bytes); });
+}
+
+void ZipWriter::add(std::string_view name, uint64_t size,
+                    const std::function<void(ByteSink& sink)>& produce) {
+  Entry entry{.name = folder_ + std::string(name), .offset = written_, .size = size, .checksum = 0};
   std::string extra = zip64_extra(entry.size, entry.offset);
   extra += padding_extra(written_ + zip::local_size + entry.name.size() + extra.size());
   std::string header;
@@ -87,16 +117,15 @@ void ZipWriter::add(std::string_view name, std::span<const std::byte> bytes) {
   put16(header, extra.size());
   write(header + entry.name + extra);
 
-  // In pieces that stay in the cache between checksum and sink.
-  constexpr std::size_t piece_size = std::size_t{1} << 18;
-  uLong checksum = crc32_z(0, nullptr, 0);
-  for (std::size_t at = 0; at < bytes.size(); at += piece_size) {
-    const auto piece = bytes.subspan(at, std::min(piece_size, bytes.size() - at));
-    checksum = crc32_z(checksum, reinterpret_cast<const Bytef*>(piece.data()), piece.size());
-    sink_.write(piece);
-    written_ += piece.size();
+  RecordSink record(sink_);
+  produce(record);
+  if (record.size() != size) {
+    throw Error(ErrorDetails{.problem = "a record of an archive has the wrong size",
+                             .expected = std::to_string(size) + " bytes for " + entry.name,
+                             .got = std::to_string(record.size())});
   }
-  entry.checksum = static_cast<uint32_t>(checksum);
+  written_ += size;
+  entry.checksum = record.checksum();
 
   if (entry.size > 0) {
     std::string descriptor;

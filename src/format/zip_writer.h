@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,11 @@ class ZipWriter {
 
   void add(std::string_view name, std::span<const std::byte> bytes);
   void add(std::string_view name, std::string_view text);
+
+  // A record whose bytes are made when their turn comes. Throws Error, after writing part of the
+  // archive, unless `produce` gives the sink exactly `size` bytes.
+  void add(std::string_view name, uint64_t size,
+           const std::function<void(ByteSink& sink)>& produce);
 
   // Writes the directory. Nothing may be added after it.
   void finish();

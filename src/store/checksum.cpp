@@ -3,8 +3,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <charconv>
 #include <new>
+#include <utility>
 
 namespace accelerant::checkpoint {
 namespace {
@@ -34,6 +36,26 @@ void Checksum::add(std::span<const std::byte> bytes) {
 }
 
 std::uint64_t Checksum::value() const { return XXH3_64bits_digest(state_->xxh3); }
+
+void Checksum::reset() { XXH3_64bits_reset(state_->xxh3); }
+
+void BlockChecksums::add(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min<std::uint64_t>(bytes.size(), block_bytes_ - filled_));
+    current_.add(part);
+    filled_ += part.size();
+    bytes = bytes.subspan(part.size());
+    if (filled_ < block_bytes_) continue;
+    blocks_.push_back(current_.value());
+    current_.reset();
+    filled_ = 0;
+  }
+}
+
+std::vector<std::uint64_t> BlockChecksums::finish() {
+  if (filled_ > 0) blocks_.push_back(current_.value());
+  return std::move(blocks_);
+}
 
 std::uint64_t checksum_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 

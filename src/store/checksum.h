@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace accelerant::checkpoint {
 
@@ -28,12 +29,33 @@ class Checksum {
   // The checksum of all bytes so far.
   std::uint64_t value() const;
 
+  // Forgets all bytes.
+  void reset();
+
  private:
   struct State;
   struct Free {
     void operator()(State* state) const;
   };
   std::unique_ptr<State, Free> state_;
+};
+
+// The checksums of consecutive blocks: they say where a file is damaged, and several threads can
+// compare them.
+class BlockChecksums {
+ public:
+  explicit BlockChecksums(std::uint64_t block_bytes) : block_bytes_(block_bytes) {}
+
+  void add(std::span<const std::byte> bytes);
+
+  // One for each block. The last block may be shorter. Nothing can be added afterwards.
+  std::vector<std::uint64_t> finish();
+
+ private:
+  std::uint64_t block_bytes_;
+  std::uint64_t filled_ = 0;  // bytes of the block that is not complete
+  Checksum current_;
+  std::vector<std::uint64_t> blocks_;
 };
 
 std::uint64_t checksum_of(std::string_view text);

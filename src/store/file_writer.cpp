@@ -45,7 +45,14 @@ void FileWriter::flush() { put({buffer_.get(), std::exchange(buffered_, 0)}); }
 
 void FileWriter::put(std::span<const std::byte> bytes) {
   try {
-    while (!bytes.empty()) bytes = bytes.subspan(put_piece(bytes));
+    if (sum_up_ == SumUp::blocks) blocks_.begin(bytes);
+    try {
+      while (!bytes.empty()) bytes = bytes.subspan(put_piece(bytes));
+    } catch (...) {
+      blocks_.end();  // the bytes may go away now
+      throw;
+    }
+    blocks_.end();
   } catch (...) {
     file_.reset();
     throw;
@@ -63,6 +70,11 @@ std::size_t FileWriter::put_piece(std::span<const std::byte> bytes) {
   if (sum_up_ == SumUp::yes) checksum_.add(piece.first(count));
   size_ += count;
   return count;
+}
+
+FileChecksums FileWriter::finish_blocks() {
+  const FileRecord record = finish();
+  return {.size = record.size, .blocks = blocks_.finish()};
 }
 
 FileRecord FileWriter::finish() {

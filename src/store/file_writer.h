@@ -13,17 +13,21 @@
 
 #include "accelerant/core/detail/byte_sink.h"
 #include "core/fd.h"
+#include "store/background_checksums.h"
 #include "store/checksum.h"
 #include "store/file_record.h"
+#include "store/model_checksums.h"
 
 namespace accelerant::checkpoint {
 
-enum class SumUp { yes, no };
+// What a FileWriter computes while it writes: one checksum of the file, one for each block of it, or
+// none.
+enum class SumUp { yes, blocks, no };
 
 class FileWriter final : public format::ByteSink {
  public:
-  // Creates a new file; throws Error if it exists. Without a checksum, which takes a tenth of the
-  // time, the record's checksum is 0.
+  // Creates a new file; throws Error if it exists. With another choice than SumUp::yes the record's
+  // checksum is 0.
   explicit FileWriter(const std::string& path, SumUp sum_up = SumUp::yes);
 
   // An unfinished file is left as it is, in a folder that does not count.
@@ -34,6 +38,9 @@ class FileWriter final : public format::ByteSink {
 
   // Writes buffered bytes, waits for the disk and closes the file.
   FileRecord finish();
+
+  // The same with SumUp::blocks.
+  FileChecksums finish_blocks();
 
  private:
   void flush();
@@ -47,6 +54,7 @@ class FileWriter final : public format::ByteSink {
   std::size_t buffered_ = 0;
   std::uint64_t size_ = 0;
   Checksum checksum_;
+  BackgroundChecksums blocks_ = BackgroundChecksums(kChecksumBlock);
 };
 
 }  // namespace accelerant::checkpoint

@@ -1,5 +1,8 @@
 #include "store/model_files.h"
 
+#include <sys/stat.h>
+
+#include <functional>
 #include <map>
 #include <set>
 
@@ -43,7 +46,11 @@ std::unique_ptr<WeightFile> open_weights_of_model(const std::string& path) {
                    .hint = "`accelerant inspect` shows what is in it"});
 }
 
-WeightFiles open_indexed(const std::string& index_path, const std::string& folder) {
+// Called with the path and the name of each file of a model before it is opened.
+using BeforeOpening = std::function<void(const std::string& path, const std::string& name)>;
+
+WeightFiles open_indexed(const std::string& index_path, const std::string& folder,
+                         const BeforeOpening& before) {
   std::map<std::string, std::set<std::string>> by_file;
   for (const auto& [tensor, file] : format::read_shard_index(index_path).weight_map) {
     by_file[file].insert(tensor);
@@ -57,15 +64,14 @@ WeightFiles open_indexed(const std::string& index_path, const std::string& folde
                        .expected = join_path(folder, name) + ", which " + index_path + " lists",
                        .hint = "download or save the model again"});
     }
+    before(*path, name);
     files.push_back(open_weights_of_model(*path));
     require_as_indexed(*files.back(), std::move(tensors), index_path);
   }
   return files;
 }
 
-}  // namespace
-
-WeightFiles open_model(const std::string& path) {
+WeightFiles open_after(const std::string& path, const BeforeOpening& before) {
   if (!path_exists(path)) {
     throw Error(ErrorDetails{.problem = "There is no model at " + path,
                              .expected = "a file, an index, or a folder that contains one"});
@@ -73,10 +79,72 @@ WeightFiles open_model(const std::string& path) {
   const std::string folder = is_folder(path) ? path : folder_of(path);
   const std::string name = is_folder(path) ? main_model_file(path) : name_of(path);
   const std::string found = find_model_file(folder, name).value_or(join_path(folder, name));
-  if (name.ends_with(".json")) return open_indexed(found, folder);
+  before(found, name);
+  if (name.ends_with(".json")) return open_indexed(found, folder, before);
   WeightFiles files;
   files.push_back(open_weights_of_model(found));
   return files;
+}
+
+WeightFiles open_once_checked(const std::string& path, int threads) {
+  const std::string folder = is_folder(path) ? path : folder_of(path);
+  const auto sums = checksums_of_model(folder);
+  const std::string list = join_path(folder, kModelChecksumsName);
+  return open_after(path, [&](const std::string& file, const std::string& name) {
+    if (!sums || !sums->contains(name)) return;
+    if (const auto damage = damage_of(file, sums->at(name), list, threads)) throw Error(*damage);
+  });
+}
+
+void add_identity(std::string& state, const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) return;
+  state += path + " " + std::to_string(status.st_dev) + " " + std::to_string(status.st_ino) + " " +
+           std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec) +
+           "\n";
+}
+
+// Changes with every step of a save that readers can notice: when the new files begin to count,
+// when each is moved, and when the list of checksums is replaced.
+std::string state_of_saves(const std::string& path) {
+  const std::string folder = is_folder(path) ? path : folder_of(path);
+  const std::string saving = join_path(folder, kModelSavingName);
+  std::string state;
+  add_identity(state, join_path(folder, kModelChecksumsName));
+  try {
+    if (is_folder(saving)) {
+      for (const std::string& name : entries_of(saving)) {
+        add_identity(state, join_path(saving, name));
+      }
+    }
+  } catch (const Error&) {
+    state += "the folder of the save has just been removed";
+  }
+  return state;
+}
+
+}  // namespace
+
+WeightFiles open_model(const std::string& path) {
+  return open_after(path, [](const std::string&, const std::string&) {});
+}
+
+WeightFiles open_checked_model(const std::string& path, int threads) {
+  constexpr int kMostTries = 5;
+  for (int tries = 1;; ++tries) {
+    const std::string before = state_of_saves(path);
+    try {
+      return open_once_checked(path, threads);
+    } catch (const Error&) {
+      // A process that saves to the folder may have replaced files between list and comparison.
+      if (tries == kMostTries || state_of_saves(path) == before) throw;
+    }
+  }
+}
+
+std::optional<ModelChecksums> checksums_of_model(const std::string& folder) {
+  const auto list = find_model_file(folder, kModelChecksumsName);
+  return list ? read_model_checksums(*list) : std::nullopt;
 }
 
 TensorsByName::TensorsByName(const WeightFiles& files) : files_(files) {

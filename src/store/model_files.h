@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "store/model_checksums.h"
 #include "store/weight_file.h"
 
 namespace accelerant::checkpoint {
@@ -22,6 +23,14 @@ using WeightFiles = std::vector<std::unique_ptr<WeightFile>>;
 // complete before a crash, opens the files of that one (see model_folder.h). Throws Error if the
 // path is not a model.
 WeightFiles open_model(const std::string& path);
+
+// The same, after comparing the files with their checksums, if the model has any (see
+// model_checksums.h), with at most `threads` threads. Throws Error for a damaged file. If another
+// process replaces the model meanwhile, opens the new one.
+WeightFiles open_checked_model(const std::string& path, int threads);
+
+// The model's list of checksums; empty if it has none. Throws Error if the list is damaged.
+std::optional<ModelChecksums> checksums_of_model(const std::string& folder);
 
 // A tensor, and the file that holds it.
 struct Place {

@@ -12,15 +12,32 @@
 #include "core/files.h"
 #include "core/texts.h"
 #include "store/file_writer.h"
+#include "store/model_checksums.h"
 
 namespace accelerant::checkpoint {
 namespace {
 
-constexpr const char* kSaving = "model.saving.tmp";
 constexpr const char* kComplete = "complete";
 constexpr std::size_t kLongestList = 64 << 20;
 
-std::string saving_in(const std::string& folder) { return join_path(folder, kSaving); }
+std::string saving_in(const std::string& folder) { return join_path(folder, kModelSavingName); }
+
+// Whether a save may write and remove files of that name.
+bool is_own_file(const std::string& name) {
+  return is_model_file(name) || name == kModelChecksumsName;
+}
+
+// The checksums of the model before would accuse files of the new one. Those of the new one come
+// last, see commit_model().
+void remove_old_checksums(const std::string& folder, const std::vector<std::string>& files) {
+  const bool are_moved = std::ranges::find(files, kModelChecksumsName) != files.end() &&
+                         !path_exists(join_path(saving_in(folder), kModelChecksumsName));
+  const std::string old = join_path(folder, kModelChecksumsName);
+  if (are_moved || !path_exists(old)) return;
+  failpoint("model.before_checksums");
+  remove_file(old);
+  sync_folder(folder);
+}
 
 void mark_complete(const std::string& folder, const std::vector<std::string>& files) {
   const std::string saving = saving_in(folder);
@@ -40,6 +57,7 @@ void mark_complete(const std::string& folder, const std::vector<std::string>& fi
 
 void put_in_place(const std::string& folder, const std::vector<std::string>& files) {
   const std::string saving = saving_in(folder);
+  remove_old_checksums(folder, files);
   for (const std::string& file : files) {
     const std::string from = join_path(saving, file);
     if (!path_exists(from)) continue;  // already moved before a crash
@@ -48,7 +66,7 @@ void put_in_place(const std::string& folder, const std::vector<std::string>& fil
   }
   sync_folder(folder);
   for (const std::string& name : entries_of(folder)) {
-    const bool is_stale = is_model_file(name) && std::ranges::find(files, name) == files.end();
+    const bool is_stale = is_own_file(name) && std::ranges::find(files, name) == files.end();
     if (!is_stale) continue;
     failpoint("model.before_stale");
     remove_file(join_path(folder, name));
@@ -80,8 +98,17 @@ std::string begin_model(const std::string& folder) {
   return saving;
 }
 
-void commit_model(const std::string& folder, const std::vector<std::string>& files) {
+void commit_model(const std::string& folder, std::vector<std::string> files,
+                  const ModelChecksums& sums) {
   try {
+    if (!sums.empty()) {
+      FileWriter list(join_path(saving_in(folder), kModelChecksumsName), SumUp::no);
+      const std::string text = to_text(sums);
+      list.write(std::as_bytes(std::span(text)));
+      list.finish();
+      // Last: whoever does not know about an unfinished save must not find them beside old files.
+      files.push_back(kModelChecksumsName);
+    }
     mark_complete(folder, files);
   } catch (...) {
     abandon_model(folder);
@@ -110,7 +137,7 @@ std::optional<std::vector<std::string>> waiting_files(const std::string& folder)
                              .got = error.what()});
   }
   for (const std::string& file : files) {
-    if (is_model_file(file)) continue;
+    if (is_own_file(file)) continue;
     throw Error(ErrorDetails{.problem = list + " is invalid",
                              .expected = "names of model files",
                              .got = "'" + file + "'"});
@@ -121,7 +148,7 @@ std::optional<std::vector<std::string>> waiting_files(const std::string& folder)
 std::optional<std::string> find_model_file(const std::string& folder, const std::string& name) {
   if (const auto waiting = waiting_files(folder)) {
     // Model files that are not on the list belong to the previous model.
-    if (is_model_file(name) && std::ranges::find(*waiting, name) == waiting->end()) {
+    if (is_own_file(name) && std::ranges::find(*waiting, name) == waiting->end()) {
       return std::nullopt;
     }
     const std::string path = join_path(saving_in(folder), name);

@@ -6,14 +6,18 @@
 //                              readers look here first.
 //
 // Then the files are moved into place one by one. Whoever finds a complete folder after a crash
-// finishes the move.
+// finishes the move. The checksums of the files (model_checksums.h) are one more file of the model.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "store/model_checksums.h"
+
 namespace accelerant::checkpoint {
+
+inline constexpr const char* kModelSavingName = "model.saving.tmp";
 
 // Prepares the folder for a new model and returns where to write its files. First puts a complete
 // model that waits there in place, or removes an incomplete one.
@@ -21,8 +25,9 @@ std::string begin_model(const std::string& folder);
 
 // Call this once all `files` (names) are written and synced: from now on they are the model. Puts
 // them in place, in their order, and removes files of the previous model that the new one does not
-// have.
-void commit_model(const std::string& folder, const std::vector<std::string>& files);
+// have, with its checksums before all others. `sums` become the new ones; if empty, there are none.
+void commit_model(const std::string& folder, std::vector<std::string> files,
+                  const ModelChecksums& sums);
 
 // Removes what was written; the previous model is unchanged. Does not throw.
 void abandon_model(const std::string& folder);

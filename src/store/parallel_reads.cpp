@@ -59,19 +59,16 @@ int useful_threads(const std::vector<TensorRead>& reads, int most) {
   return useful > 1 && !have_overlap(reads) ? useful : 1;
 }
 
-// Hands out the pieces one by one, so a slow thread does not delay the others.
+// Hands out the tasks one by one, so a slow thread does not delay the others.
 class Crew {
  public:
-  explicit Crew(const std::vector<TensorRead>& pieces) : pieces_(pieces) {}
+  Crew(std::size_t count, const std::function<void(std::size_t)>& f) : count_(count), f_(f) {}
 
   void work() {
     try {
-      for (std::size_t i = next_++; i < pieces_.size(); i = next_++) {
-        const TensorRead& piece = pieces_[i];
-        piece.file->read(*piece.tensor, piece.offset, piece.target);
-      }
+      for (std::size_t i = next_++; i < count_; i = next_++) f_(i);
     } catch (...) {
-      next_ = pieces_.size();
+      next_ = count_;
       const std::lock_guard lock(mutex_);
       if (!error_) error_ = std::current_exception();
     }
@@ -82,7 +79,8 @@ class Crew {
   }
 
  private:
-  const std::vector<TensorRead>& pieces_;
+  const std::size_t count_;
+  const std::function<void(std::size_t)>& f_;
   std::atomic<std::size_t> next_ = 0;
   std::mutex mutex_;
   std::exception_ptr error_;
@@ -90,14 +88,13 @@ class Crew {
 
 }  // namespace
 
-void read_all(const std::vector<TensorRead>& reads, int threads) {
-  const int all = useful_threads(reads, threads);
-  const std::vector<TensorRead> pieces = cut(reads, all);
-  Crew crew(pieces);
+void run_in_parallel(std::size_t count, int threads, const std::function<void(std::size_t)>& f) {
+  Crew crew(count, f);
   {
     std::vector<std::jthread> others;
     try {
-      for (int i = 1; i < all; ++i) {
+      for (std::size_t i = 1; i < count && others.size() + 1 < static_cast<std::size_t>(threads);
+           ++i) {
         others.emplace_back([&crew] { crew.work(); });
       }
     } catch (const std::system_error&) {
@@ -106,6 +103,15 @@ void read_all(const std::vector<TensorRead>& reads, int threads) {
     crew.work();
   }
   crew.rethrow();
+}
+
+void read_all(const std::vector<TensorRead>& reads, int threads) {
+  const int all = useful_threads(reads, threads);
+  const std::vector<TensorRead> pieces = cut(reads, all);
+  run_in_parallel(pieces.size(), all, [&](std::size_t i) {
+    const TensorRead& piece = pieces[i];
+    piece.file->read(*piece.tensor, piece.offset, piece.target);
+  });
 }
 
 }  // namespace accelerant::checkpoint

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,10 @@ struct TensorRead {
   std::uint64_t offset = 0;  // in the tensor
   std::span<std::byte> target = {};
 };
+
+// Calls f(0) to f(count - 1), each once, with at most `threads` threads, including the caller's.
+// What they throw is thrown once all threads have ended.
+void run_in_parallel(std::size_t count, int threads, const std::function<void(std::size_t)>& f);
 
 // Performs all reads with at most `threads` threads, including the caller's. If targets overlap,
 // the last read wins. Errors are thrown once all threads have ended; any part of the targets may be

@@ -1,9 +1,8 @@
 // Weights from files of Python's torch.save, and from modules of torch::save and TorchScript.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "core/texts.h"
@@ -83,20 +82,7 @@ class TorchWeights final : public WeightFile {
 
   void read(const WeightTensor& tensor, std::uint64_t offset,
             std::span<std::byte> target) const override {
-    const auto copy = [&](std::span<const std::byte> rows) {
-      std::memcpy(target.data(), rows.subspan(offset, target.size()).data(), target.size());
-    };
-    if (is_row_major(contents_[tensor.number])) {
-      std::vector<std::byte> unused;
-      copy(view(tensor, unused));
-    } else {
-      copy(gathered(tensor)->bytes);
-    }
-  }
-
-  std::span<const std::byte> view(const WeightTensor& tensor,
-                                  std::vector<std::byte>& buffer) const override {
-    return format::row_major_bytes(contents_[tensor.number], buffer);
+    format::read_in_rows(contents_[tensor.number], offset, target);
   }
 
   void check() const override {
@@ -118,24 +104,6 @@ class TorchWeights final : public WeightFile {
     }
   }
 
-  struct Rows {
-    std::size_t number = 0;
-    std::vector<std::byte> bytes = {};
-  };
-
-  // Keeps the last one, as it is read in pieces.
-  std::shared_ptr<const Rows> gathered(const WeightTensor& tensor) const {
-    const std::lock_guard lock(mutex_);
-    if (!last_ || last_->number != tensor.number) {
-      last_.reset();  // before allocating the next one
-      const auto rows = std::make_shared<Rows>();
-      rows->number = tensor.number;
-      view(tensor, rows->bytes);
-      last_ = rows;
-    }
-    return last_;
-  }
-
   // What is not part of a state dict; empty if nothing.
   static std::string beside_tensors(const PlainValue& content) {
     const auto text = [](const PlainValue& value, const std::string& where) {
@@ -152,13 +120,15 @@ class TorchWeights final : public WeightFile {
   }
 
   void add_tensor(const std::string& name, const PlainTensor& tensor) {
-    const auto element = static_cast<std::uint64_t>(format::find_dtype(tensor.dtype)->size);
+    const std::uint64_t bytes = format::bytes_in_rows(tensor);
     tensors_.push_back({.name = name,
                         .dtype = tensor.dtype,
                         .type = format::dtype_from_name(tensor.dtype),
                         .shape = tensor.shape,
-                        .bytes = static_cast<std::uint64_t>(tensor.numel()) * element,
+                        .bytes = bytes,
+                        .held_bytes = std::min(bytes, tensor.storage->size()),
                         .number = contents_.size()});
+    if (storages_.insert(tensor.storage.get()).second) held_bytes_ += tensor.storage->size();
     contents_.push_back(tensor);
   }
 
@@ -225,8 +195,7 @@ class TorchWeights final : public WeightFile {
   }
 
   std::vector<PlainTensor> contents_;
-  mutable std::mutex mutex_;
-  mutable std::shared_ptr<const Rows> last_;
+  std::set<const format::PlainStorage*> storages_;
 };
 
 }  // namespace

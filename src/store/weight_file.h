@@ -26,7 +26,12 @@ struct WeightTensor {
   std::optional<format::DType> type = {};  // empty: not a type of safetensors
   std::vector<std::int64_t> shape = {};
   std::uint64_t bytes = 0;  // of its elements
-  std::size_t number = 0;   // index of the tensor in its file
+
+  // What the file holds of it: fewer bytes than above if it is an expanded view, which repeats
+  // elements.
+  std::uint64_t held_bytes = 0;
+
+  std::size_t number = 0;  // index of the tensor in its file
 
   std::uint64_t elements() const;
 };
@@ -75,9 +80,11 @@ class WeightFile {
   // whole elements.
   void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const;
 
-  // All bytes of a tensor, without a copy if possible; otherwise copied to `buffer`.
-  virtual std::span<const std::byte> view(const WeightTensor& tensor,
-                                          std::vector<std::byte>& buffer) const = 0;
+  // Throws Error, naming the tensor, if one is an expanded view, or if all of them take many times
+  // what the file holds. Whoever writes or allocates what a file describes needs this: a file of
+  // 500 bytes may describe terabytes. `remedy` says how to allow it.
+  void refuse_expanded(const std::string& remedy) const;
+  void refuse_expanded(const WeightTensor& tensor, const std::string& remedy) const;
 
   // Reads everything; throws Error for damaged data.
   virtual void check() const = 0;
@@ -87,6 +94,7 @@ class WeightFile {
 
   std::string path_;
   std::vector<WeightTensor> tensors_;
+  std::uint64_t held_bytes_ = 0;  // of all tensors; shared memory counts once
   std::map<std::string, std::string> aliases_;
   format::Metadata metadata_;
   std::vector<std::pair<std::string, std::string>> values_;
@@ -95,7 +103,8 @@ class WeightFile {
 };
 
 // Opens a safetensors file, a file of Python's torch.save, or a module saved by C++'s torch::save,
-// of which it takes the tensors. The name of the file does not matter.
+// of which it takes the tensors. The name of the file does not matter, but it must be a regular
+// file. Throws Error for anything else, also if the memory does not suffice.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
 
 // Opens the second and third of these.

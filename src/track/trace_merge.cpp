@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <cstdio>
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -13,6 +14,7 @@
 #include "accelerant/core/error.h"
 #include "core/atomic_file.h"
 #include "core/files.h"
+#include "core/regular_file.h"
 #include "track/trace_writer.h"
 
 namespace accelerant::track {
@@ -30,8 +32,10 @@ constexpr int64_t kFirstOtherPid = 1'000'000;  // behind those of ranks
 
 // Calls f with every event; returns the rest of the file. The events are never in memory together.
 json read_trace(const std::string& path, const std::function<void(json&)>& f) {
-  std::ifstream file(path, std::ios::binary);
+  RegularFile opened = open_regular_file(path);
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(::fdopen(opened.fd.get(), "rb"), &std::fclose);
   if (!file) refuse(path, "it cannot be opened");
+  opened.fd.release();
   bool in_events = false;
   bool has_events = false;
   const auto look = [&](int depth, json::parse_event_t event, json& parsed) {
@@ -45,7 +49,7 @@ json read_trace(const std::string& path, const std::function<void(json&)>& f) {
   };
   json rest;
   try {
-    rest = json::parse(file, look);
+    rest = json::parse(file.get(), look);
   } catch (const json::exception& error) {
     refuse(path, error.what());
   }

@@ -56,6 +56,16 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
             and left.contiguous().flatten().view(torch.uint8).equal(right.contiguous().flatten().view(torch.uint8)))
 
 
+def files_in(folder: pathlib.Path) -> list:
+    """The files of the model; the list of their checksums, which Python ignores, names exactly these."""
+    names = sorted(os.listdir(folder))
+    names.remove("model.checksums.json")
+    listed = json.loads((folder / "model.checksums.json").read_text())["files"]
+    assert sorted(listed) == names
+    assert all(record["size"] == (folder / name).stat().st_size for name, record in listed.items())
+    return names
+
+
 def load_folder(folder: pathlib.Path) -> dict:
     """Loads the folder as Python's libraries do."""
     for kind, read in ((".safetensors", safetensors.torch.load_file),
@@ -120,7 +130,7 @@ def test_round_trips(models, tmp_path):
                                  max_shard_size=generator.choice(["1KB", "0.064KB", "10GB"])))
         assert "error" not in result, (result, seed, number)
         assert result["missing"] == result["unexpected"] == []
-        assert sorted(os.listdir(folder)) == sorted(result["files"])
+        assert files_in(folder) == sorted(result["files"])
         back = load_folder(folder)
         assert back.keys() == state.keys(), (seed, number)
         for name, tensor in state.items():
@@ -139,7 +149,7 @@ def test_files_are_those_of_accelerate(models, tmp_path):
         accelerate.Accelerator(cpu=True).save_model(Weights(state), str(theirs), max_shard_size=size)
         result = models(document(load=str(theirs), save=str(ours), tensors=describe(state), max_shard_size=size))
         assert "error" not in result, (result, seed, number)
-        assert sorted(os.listdir(ours)) == sorted(os.listdir(theirs))
+        assert files_in(ours) == sorted(os.listdir(theirs))
         for file in os.listdir(theirs):
             assert (ours / file).read_bytes() == (theirs / file).read_bytes(), (file, seed, number)
 
@@ -198,7 +208,7 @@ def test_export_in_another_type(models, tmp_path, dtype):
 
 
 POINTS = ["checkpoint.write", "checkpoint.before_sync", "checkpoint.file_written", "model.before_complete",
-          "model.complete", "model.before_move", "model.before_stale", "model.before_end"]
+          "model.complete", "model.before_checksums", "model.before_move", "model.before_stale", "model.before_end"]
 
 
 def killed_at(point: str, hit: int, request: dict) -> bool:
@@ -235,7 +245,7 @@ def test_a_killed_save_leaves_one_model_or_the_other(models, tmp_path):
             # The next save succeeds and leaves nothing of the earlier models.
             result = models(document(load=str(tmp_path / "new"), save=str(folder), tensors=describe(new),
                                      max_shard_size="0.4KB"))
-            assert sorted(os.listdir(folder)) == sorted(result["files"]), (point, hit)
+            assert files_in(folder) == sorted(result["files"]), (point, hit)
             if not killed:
                 break
     print(f"killed at {sum(count.values()) - len(POINTS)} points: {dict(count)}")

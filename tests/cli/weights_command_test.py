@@ -174,7 +174,7 @@ def test_in_place_only_without_loss(tmp_path, sharded):
     assert "less precision" in run("convert", folder, f"{folder}/.", "--dtype", "f16", code=2).stderr
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     run("convert", folder, folder)
-    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == ["model.checksums.json", "model.safetensors"]
     assert_same_state(load_folder(folder), state)
     torch.save({"x": torch.ones(1)}, folder / "pytorch_model.bin")
     assert "another model" in run("convert", folder, folder, code=2).stderr
@@ -188,7 +188,7 @@ def test_what_was_there_stays_when_it_fails(tmp_path):
     save_file({"old": torch.ones(2)}, tmp_path / "old.safetensors")
     run("convert", tmp_path / "old.safetensors", tmp_path / "out")
     assert "checksum" in run("convert", tmp_path / "pytorch_model.bin", tmp_path / "out", code=1).stderr
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.checksums.json", "model.safetensors"]
     assert list(load_folder(tmp_path / "out")) == ["old"]
 
 
@@ -328,6 +328,8 @@ def test_verify_models(tmp_path, sharded):
     result = run("verify", folder, code=1)
     assert f"DAMAGED  {shard}" in result.stdout and str(shard) in result.stderr
     shard.unlink()
+    assert f"A file of the model is missing: {shard}" in run("verify", folder, code=1).stderr
+    (folder / "model.checksums.json").unlink()
     assert "missing" in run("verify", folder, code=1).stderr
 
 

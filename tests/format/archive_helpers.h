@@ -55,6 +55,13 @@ inline std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// The elements in row-major order.
+inline std::string rows_of(const accelerant::format::PlainTensor& tensor) {
+  std::string rows(accelerant::format::bytes_in_rows(tensor), '\0');
+  accelerant::format::read_in_rows(tensor, 0, std::as_writable_bytes(std::span(rows)));
+  return rows;
+}
+
 // --- Parts of pickles -----------------------------------------------------------------------------
 
 // The pickle of one value: adds the beginning and the end to its instructions.

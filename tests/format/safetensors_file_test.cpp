@@ -76,8 +76,7 @@ TEST(SafetensorsFileTest, FilesThatCannotBeRead) {
                        missing + ": the file cannot be opened: No such file"));
   EXPECT_TRUE(
       contains(whole_error_of([&] { SafetensorsFile::open(folder.path()); }), "got a folder"));
-  EXPECT_TRUE(
-      contains(whole_error_of([] { SafetensorsFile::open("/dev/zero"); }), "a device or pipe"));
+  EXPECT_TRUE(contains(whole_error_of([] { SafetensorsFile::open("/dev/zero"); }), "a device"));
   for (const std::string& content : {std::string(), std::string(7, '\0')}) {
     const std::string path = folder.write("short", content);
     EXPECT_TRUE(contains(whole_error_of([&] { SafetensorsFile::open(path); }),

@@ -1,6 +1,8 @@
 // Runs the fuzzer's function on its corpus, so that bugs it once found stay fixed, also in builds
 // without a fuzzer.
+#include <accelerant/core/error.h>
 #include <dirent.h>
+#include <format/torch_archive.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -35,6 +37,11 @@ TEST(TorchArchiveCorpus, RunsThroughTheFuzzersFunction) {
     EXPECT_EQ(
         LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(content.data()), content.size()),
         0);
+    try {  // also as a file
+      accelerant::format::kind_of_archive(path);
+      accelerant::format::read_torch_archive(path);
+    } catch (const accelerant::Error&) {
+    }
   }
 }
 

@@ -314,4 +314,15 @@ TEST(MalformedArchive, SaysWhatIsWrongWithIt) {
   EXPECT_TRUE(contains(with(0, "\x50\x4b\x03\x05"), "a zip archive"));
 }
 
+// Records are used as they are: nothing is ever decompressed, and no size is believed.
+TEST(MalformedArchive, CannotGrowBeyondItsFile) {
+  const auto refusal = [](const char* seed) {
+    return error_of([&] { read_torch_archive(std::string(ACCELERANT_FUZZ_CORPUS "/") + seed); });
+  };
+  EXPECT_TRUE(contains(refusal("bomb.pt"), "archive/data/0 with compression method 8"));
+  EXPECT_TRUE(contains(refusal("zip64_size.pt"), "archive/data/0 lies outside the file"));
+  EXPECT_FALSE(refusal("overlapping_records.pt").empty());
+  EXPECT_NO_THROW(read_torch_archive(ACCELERANT_FUZZ_CORPUS "/plain_zip.pt"));
+}
+
 }  // namespace

@@ -81,7 +81,6 @@ class Describer {
       number = known->second;
       is_new = inserted;
     }
-    std::vector<std::byte> buffer;
     json result = {{"dtype", tensor.dtype},
                    {"shape", tensor.shape},
                    {"strides", tensor.strides},
@@ -92,7 +91,11 @@ class Describer {
                    {"location", tensor.storage->location()}};
     if (is_new) result["bytes"] = hex(tensor.storage->bytes());
     // Damaged files may have tensors that are huge because of strides of 0.
-    if (tensor.numel() < 10'000) result["elements"] = hex(row_major_bytes(tensor, buffer));
+    if (tensor.numel() < 10'000) {
+      std::vector<std::byte> rows(bytes_in_rows(tensor));
+      read_in_rows(tensor, 0, rows);
+      result["elements"] = hex(rows);
+    }
     return {{"tensor", result}};
   }
 

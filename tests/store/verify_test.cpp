@@ -76,7 +76,7 @@ TEST_F(Verify, WhatIsNotAFile) {
 TEST_F(Verify, APipeAsManifestDoesNotBlock) {
   ASSERT_EQ(unlink(file("manifest.json").c_str()), 0);
   ASSERT_EQ(mkfifo(file("manifest.json").c_str(), 0600), 0);
-  EXPECT_TRUE(one_problem(Check::sizes, "manifest.json cannot be read"));
+  EXPECT_TRUE(one_problem(Check::sizes, "manifest.json: not a file"));
 }
 
 TEST_F(Verify, UnexpectedFilesAreOnlyNoted) {

@@ -53,11 +53,17 @@ struct SaveModelOptions {
 
   // The type in which to store floating-point tensors. Default: their own.
   std::optional<c10::ScalarType> dtype = std::nullopt;
+
+  // Write checksums of the files to model.checksums.json beside them, which other programs ignore.
+  // Loading and `accelerant verify` compare them: the formats themselves have none that are
+  // compared, so flipped bits would become weights. Default: true.
+  bool checksums = true;
 };
 
 struct SavedModel {
-  std::vector<std::string> files = {};  // names in the folder; the index, if any, is last
-  uint64_t total_size = 0;              // bytes of all tensors
+  // Names in the folder; the index, if any, is last. Without model.checksums.json.
+  std::vector<std::string> files = {};
+  uint64_t total_size = 0;  // bytes of all tensors
 };
 
 // Creates the folder if missing. Tied weights are stored once, together with their other names.
@@ -92,6 +98,10 @@ struct LoadModelOptions {
   // Where to move the model's tensors before loading, by the name of a module ("encoder.layer.0")
   // or tensor. The longest matching name wins; "" matches all. Default: they stay where they are.
   std::map<std::string, c10::Device> device_map = {};
+
+  // Compare the files with model.checksums.json, if the model has one, before anything changes.
+  // Default: true.
+  bool checksums = true;
 };
 
 struct LoadedModel {
@@ -152,9 +162,19 @@ void save(const Map& tensors, const std::string& path, const SaveTensorsOptions&
   save(state, path, options);
 }
 
+struct LoadTensorsOptions {
+  // Accept tensors of torch.save that repeat elements (strides of 0, as after expand()), or that
+  // repeat each other's, and may be far larger than their file. Default: false, which is an Error:
+  // a file of 500 bytes may describe tensors of terabytes.
+  bool allow_expanded = false;
+
+  // Compare the file with the model.checksums.json beside it, if that lists the file. Default: true.
+  bool checksums = true;
+};
+
 // All tensors of a file, on the CPU: of safetensors, of Python's torch.save (a tensor, which gets
 // the name above, or a dict of tensors), or of a module saved by C++'s torch::save. Names that
 // share one tensor in the file share one here.
-StateDict load_tensors(const std::string& path);
+StateDict load_tensors(const std::string& path, const LoadTensorsOptions& options = {});
 
 }  // namespace accelerant

@@ -72,21 +72,19 @@ class ModelOutput {
         format::split_into_shards(to_place(), options_.max_shard_bytes, naming);
     if (plan.shards.empty()) plan.shards.push_back({.file = naming.file(1, 1)});
     for (const format::Shard& shard : plan.shards) {
-      checkpoint::FileWriter file(join_path(folder, shard.file), checkpoint::SumUp::no);
+      checkpoint::FileWriter file(join_path(folder, shard.file), sum_up());
       if (options_.safetensors) {
         write_safetensors(shard.tensors, file);
       } else {
         write_archive(shard.tensors, file);
       }
-      file.finish();
-      written_.files.push_back(shard.file);
+      finish(file, shard.file);
     }
     if (plan.is_sharded()) {
       const std::string index = format::print_shard_index(format::index_of(plan));
-      checkpoint::FileWriter file(join_path(folder, naming.index_file()));
+      checkpoint::FileWriter file(join_path(folder, naming.index_file()), sum_up());
       file.write(std::as_bytes(std::span(index)));
-      file.finish();
-      written_.files.push_back(naming.index_file());
+      finish(file, naming.index_file());
     }
     return written();
   }
@@ -96,12 +94,25 @@ class ModelOutput {
     std::vector<std::string> names;
     for (const Entry& entry : entries_) names.push_back(entry.tensor->name);
     write_safetensors(names, file);
+    checkpoint::forget_checksums_of(path);
     file.commit();
     written_.files.push_back(name_of(path));
     return written();
   }
 
+  const checkpoint::ModelChecksums& checksums() const { return sums_; }
+
  private:
+  checkpoint::SumUp sum_up() const {
+    return options_.checksums ? checkpoint::SumUp::blocks : checkpoint::SumUp::no;
+  }
+
+  void finish(checkpoint::FileWriter& file, const std::string& name) {
+    const checkpoint::FileChecksums sums = file.finish_blocks();
+    if (options_.checksums) sums_[name] = sums;
+    written_.files.push_back(name);
+  }
+
   static std::uint64_t input_bytes(const checkpoint::WeightFiles& model) {
     std::uint64_t total = 0;
     for (const auto& file : model) {
@@ -187,21 +198,8 @@ class ModelOutput {
   }
 
   std::shared_ptr<const format::PlainStorage> storage_of(const Entry& entry) {
-    struct MemorySink final : format::ByteSink {
-      void write(std::span<const std::byte> piece) override {
-        bytes.insert(bytes.end(), piece.begin(), piece.end());
-      }
-      std::vector<std::byte> bytes;
-    };
-    const auto sink = std::make_shared<MemorySink>();
-    if (entry.is_converted()) {
-      sink->bytes.reserve(entry.bytes);
-      write_tensor(entry, *sink);
-      return std::make_shared<format::PlainStorage>(sink->bytes, sink);
-    }
-    progress_.advance(entry.bytes);
-    const auto bytes = entry.file->view(*entry.tensor, sink->bytes);
-    return std::make_shared<format::PlainStorage>(bytes, sink);  // the model outlives it
+    return std::make_shared<format::PlainStorage>(
+        entry.bytes, [this, &entry](format::ByteSink& sink) { write_tensor(entry, sink); });
   }
 
   void write_archive(const std::vector<std::string>& names, format::ByteSink& sink) {
@@ -232,6 +230,7 @@ class ModelOutput {
   format::Metadata metadata_;
   std::vector<format::PlainItem> attributes_;
   WrittenModel written_;
+  checkpoint::ModelChecksums sums_;
 };
 
 std::string real_path(const std::string& path) {
@@ -270,6 +269,15 @@ void require_safe(const checkpoint::WeightFiles& model, const std::string& input
 
 }  // namespace
 
+checkpoint::WeightFiles open_input(const std::string& path, const OutputOptions& options) {
+  auto model = options.checksums ? checkpoint::open_checked_model(path, checking_threads())
+                                 : checkpoint::open_model(path);
+  if (!options.allow_expanded) {
+    for (const auto& file : model) file->refuse_expanded("use --allow-expanded");
+  }
+  return model;
+}
+
 WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string& input,
                          const std::string& folder, const OutputOptions& options) {
   ModelOutput output(model, options);
@@ -282,17 +290,18 @@ WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string
     checkpoint::abandon_model(folder);
     throw;
   }
-  checkpoint::commit_model(folder, written.files);
+  checkpoint::commit_model(folder, written.files, output.checksums());
   return written;
 }
 
-WrittenModel write_single_file(const checkpoint::WeightFiles& model, const std::string& path) {
+WrittenModel write_single_file(const checkpoint::WeightFiles& model, const std::string& path,
+                               const OutputOptions& options) {
   if (is_folder(path)) throw UsageError{path + " is a folder; choose another name"};
   const auto is_it = [&](const auto& file) { return real_path(file->path()) == real_path(path); };
   if (model.size() > 1 && std::ranges::any_of(model, is_it)) {
     throw UsageError{path + " is one of the files to be merged; choose another name"};
   }
-  return ModelOutput(model, {}).write_single(path);
+  return ModelOutput(model, options).write_single(path);
 }
 
 void show_written(const WrittenModel& written, const std::string& path) {

@@ -19,10 +19,21 @@ struct OutputOptions {
   // Largest size of a file, in bytes. Default: no limit.
   std::uint64_t max_shard_bytes = UINT64_MAX;
 
-  // Write safetensors, or else the format of torch.save, for which a whole file is held in memory.
-  // Default: true.
+  // Write safetensors, or else the format of torch.save. Default: true.
   bool safetensors = true;
+
+  // Accept tensors of torch.save that repeat elements, and may be far larger than their file.
+  // Default: false, which refuses them.
+  bool allow_expanded = false;
+
+  // Compare the input with its checksums, if it has any, and write checksums beside the files in a
+  // folder. Default: true.
+  bool checksums = true;
 };
+
+// Opens the model to be written. Compares it with its checksums and refuses expanded views, unless
+// the options say otherwise.
+checkpoint::WeightFiles open_input(const std::string& path, const OutputOptions& options);
 
 struct WrittenModel {
   std::vector<std::string> files = {};  // names; an index is the last
@@ -41,7 +52,8 @@ WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string
                          const std::string& folder, const OutputOptions& options);
 
 // Writes all tensors to one safetensors file, which appears once it is complete.
-WrittenModel write_single_file(const checkpoint::WeightFiles& model, const std::string& path);
+WrittenModel write_single_file(const checkpoint::WeightFiles& model, const std::string& path,
+                               const OutputOptions& options);
 
 // "Wrote 3 files (12 tensors, 1.2 GB) to FOLDER", and a warning for values that became infinite.
 void show_written(const WrittenModel& written, const std::string& path);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "core/files.h"
 
@@ -70,6 +71,11 @@ void ByteProgress::advance(std::uint64_t bytes) {
   const std::uint64_t before = done_ / kMegabyte;
   done_ += bytes;
   bar_.advance(static_cast<std::int64_t>(done_ / kMegabyte - before));
+}
+
+int checking_threads() {
+  constexpr unsigned kMost = 16;
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1U, kMost));
 }
 
 void require_path(const std::string& path) {

@@ -48,6 +48,9 @@ class ByteProgress {
   std::uint64_t done_ = 0;
 };
 
+// With how many threads to compare checksums.
+int checking_threads();
+
 // A UsageError unless something is at the path.
 void require_path(const std::string& path);
 
