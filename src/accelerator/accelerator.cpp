@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerant/accelerator/utilities.h"
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
 #include "accelerant/dist/collectives.h"
 #include "accelerator/core.h"
@@ -18,7 +19,7 @@
 namespace accelerant {
 
 Accelerator::Accelerator(const AcceleratorOptions& options)
-    : core_(std::make_shared<detail::Core>(options)) {
+    : core_(detail::make_shared_for_process<detail::Core>(options)) {
   check_log_level();
 }
 

@@ -11,6 +11,7 @@
 #include "accelerant/accelerator/options.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/dist/world.h"
 #include "accelerant/track/timeline.h"
 #include "accelerant/watch/environment.h"
@@ -83,6 +84,8 @@ struct PreemptionWatch {
   int64_t updates_seen = 0;                   // at the last check
 };
 
+// Never destroyed in a forked child (see own_process.h): its saver, its connections and its graphs
+// have threads of their own.
 struct Core {
   explicit Core(AcceleratorOptions given);
   ~Core();
@@ -124,6 +127,7 @@ struct Core {
   // Records the phases of the training while a ProfileScope lives.
   Timeline& timeline() const { return *dist::WorldAccess::timeline(*world); }
 
+  OwnProcess process;
   dist::Environment environment;
   AcceleratorOptions options;
   std::shared_ptr<dist::World> world;  // connected if there are several processes

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "accelerant/accelerator/accelerator.h"
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerator/core.h"
@@ -88,6 +89,7 @@ struct ProfileScope::State {
   bool is_finished = false;
   int64_t earlier_skips = 0;  // before the scope
   int64_t skips = 0;          // in it, so far
+  detail::OwnProcess process = {};
 };
 
 ProfileScope::ProfileScope(const std::shared_ptr<detail::Core>& core, ProfileOptions options) {
@@ -118,6 +120,10 @@ ProfileScope::ProfileScope(ProfileScope&&) noexcept = default;
 
 ProfileScope::~ProfileScope() {
   if (!state_) return;
+  if (!state_->process.is_this_one()) {
+    detail::never_destroy(state_.release());
+    return;
+  }
   try {
     finish();
   } catch (const std::exception& error) {

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "accelerant/core/error.h"
@@ -15,18 +17,32 @@
 #include "cli/commands.h"
 #include "cli/helper_program.h"
 #include "cli/options.h"
+#include "core/texts.h"
 #include "launch/process_count.h"
 #include "launch/rank_variables.h"
 
 namespace accelerant::cli {
 namespace {
 
-// Variables with these prefixes change how programs run.
-constexpr const char* kPrefixes[] = {"ACCELERANT_", "ACCELERATE_", "MASTER_", "NCCL_",
-                                     "TORCH",       "GLOO_",       "OMP_",    "OMPI_COMM_WORLD_",
-                                     "PMI_",        "SLURM_",      "CUDA_",   "MKL_"};
-constexpr const char* kNames[] = {"RANK",       "WORLD_SIZE", "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
-                                  "GROUP_RANK", "ROLE_RANK",  "LD_LIBRARY_PATH", "LD_PRELOAD"};
+// Variables with these prefixes change how programs run. The output of this command is published
+// with a bug report, so values are shown only where they are settings.
+constexpr std::string_view kSettings[] = {"ACCELERANT_", "ACCELERATE_", "TORCH",
+                                          "OMP_",        "CUDA_",       "MKL_"};
+// Some of these name machines, accounts and addresses.
+constexpr std::string_view kMixed[] = {"MASTER_",          "NCCL_", "GLOO_",
+                                       "OMPI_COMM_WORLD_", "PMI_",  "SLURM_"};
+constexpr std::string_view kNames[] = {
+    "RANK",       "WORLD_SIZE", "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+    "GROUP_RANK", "ROLE_RANK",  "LD_LIBRARY_PATH", "LD_PRELOAD"};
+// Of the mixed ones, those that are settings although their values are neither numbers nor switches.
+constexpr std::string_view kKnown[] = {
+    "NCCL_DEBUG",           "NCCL_DEBUG_SUBSYS", "NCCL_SOCKET_IFNAME", "NCCL_SOCKET_FAMILY",
+    "NCCL_IB_HCA",          "NCCL_ALGO",         "NCCL_PROTO",         "NCCL_NET",
+    "NCCL_P2P_LEVEL",       "NCCL_SHM_LOCALITY", "NCCL_NET_GDR_LEVEL", "GLOO_SOCKET_IFNAME",
+    "GLOO_DEVICE_TRANSPORT"};
+// Parts of names whose values are never shown.
+constexpr std::string_view kSecrets[] = {"TOKEN",      "KEY",        "SECRET", "PASSWORD", "PASSWD",
+                                         "PASSPHRASE", "CREDENTIAL", "AUTH",   "COOKIE",   "JWT"};
 
 std::string platform() {
   utsname names = {};
@@ -70,16 +86,39 @@ std::string gpu_names() {
   return names.empty() ? "none" : names;
 }
 
+bool begins_with_any(std::string_view name, std::span<const std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes, [&](auto prefix) { return name.starts_with(prefix); });
+}
+
+bool is_one_of(std::string_view name, std::span<const std::string_view> names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// "1", "0,1", "-3", "true", "127.0.0.1": names nobody.
+bool is_plain(std::string_view value) {
+  constexpr std::string_view kWords[] = {"true", "false",     "yes",       "no",  "on",
+                                         "off",  "127.0.0.1", "localhost", "::1", ""};
+  if (is_one_of(lower_case(value), kWords)) return true;
+  return value.find_first_not_of("0123456789,-") == std::string_view::npos;
+}
+
+bool may_be_shown(std::string_view name, std::string_view value) {
+  const auto contains = [&](auto part) { return name.find(part) != std::string_view::npos; };
+  if (std::ranges::any_of(kSecrets, contains)) return false;
+  return !begins_with_any(name, kMixed) || is_one_of(name, kKnown) || is_plain(value);
+}
+
 std::vector<std::string> variables_that_matter() {
   std::vector<std::string> lines;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string_view name = text.substr(0, text.find('='));
-    const auto begins = [&](const char* prefix) { return name.starts_with(prefix); };
-    if (std::ranges::any_of(kPrefixes, begins) ||
-        std::ranges::find(kNames, name) != std::end(kNames)) {
-      lines.emplace_back(text);
-    }
+    const bool matters = begins_with_any(name, kSettings) || begins_with_any(name, kMixed) ||
+                         is_one_of(name, kNames);
+    if (!matters || name.size() == text.size()) continue;
+    const std::string_view value = text.substr(name.size() + 1);
+    lines.push_back(std::string(name) + "=" +
+                    (may_be_shown(name, value) ? std::string(value) : "<hidden>"));
   }
   std::ranges::sort(lines);
   return lines;

@@ -24,7 +24,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
-  ::unlink(temporary_path_.c_str());
+  if (process_.is_this_one()) ::unlink(temporary_path_.c_str());
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {

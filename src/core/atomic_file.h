@@ -10,6 +10,7 @@
 #include <string>
 
 #include "accelerant/core/detail/byte_sink.h"
+#include "accelerant/core/detail/own_process.h"
 
 namespace accelerant::format {
 
@@ -35,6 +36,7 @@ class AtomicFile final : public ByteSink {
   std::string path_;
   std::string temporary_path_;
   int descriptor_ = -1;  // -1 after commit()
+  accelerant::detail::OwnProcess process_;
 };
 
 }  // namespace accelerant::format

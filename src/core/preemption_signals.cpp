@@ -62,9 +62,17 @@ struct Watched {
   int count = 0;  // objects watching it
   struct sigaction before = {};
 };
-std::mutex watched_mutex;
-std::array<Watched, NSIG> watched = {};
-int objects = 0;
+struct Watching {
+  std::mutex mutex = {};
+  std::array<Watched, NSIG> signals = {};
+  int objects = 0;
+};
+
+// Never destroyed: a static object may watch signals. A forked child watches none.
+Watching& watching() {
+  static auto* const made = new detail::OnePerProcess<Watching>();
+  return made->get();
+}
 
 bool is_ours(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == on_signal;
@@ -85,7 +93,7 @@ void refuse_unless_usable(int signal) {
 }
 
 void begin_to_watch(int signal) {
-  Watched& entry = watched[static_cast<size_t>(signal)];
+  Watched& entry = watching().signals[static_cast<size_t>(signal)];
   if (entry.count++ > 0) return;
   first_at[static_cast<size_t>(signal)] = 0;
   struct sigaction action = {};
@@ -93,14 +101,18 @@ void begin_to_watch(int signal) {
   action.sa_flags = SA_RESTART;  // the program's read() calls continue
   sigemptyset(&action.sa_mask);
   ::sigaction(signal, &action, &entry.before);
-  if (is_of_the_program(entry.before) && !is_ours(entry.before)) {
+  if (is_ours(entry.before)) {  // of this process's parent; here it acts as the default does
+    entry.before = {};
+    entry.before.sa_handler = SIG_DFL;
+  }
+  if (is_of_the_program(entry.before)) {
     log(LogLevel::warning, "the program's handler of " + signal_name(signal) +
                                " does not run while the signal requests saving and stopping");
   }
 }
 
 void cease_to_watch(int signal) {
-  Watched& entry = watched[static_cast<size_t>(signal)];
+  Watched& entry = watching().signals[static_cast<size_t>(signal)];
   if (--entry.count > 0) return;
   struct sigaction now = {};
   ::sigaction(signal, nullptr, &now);
@@ -116,17 +128,18 @@ PreemptionSignals::PreemptionSignals(std::vector<int> signals,
   std::ranges::sort(signals_);
   signals_.erase(std::unique(signals_.begin(), signals_.end()), signals_.end());
   handle_preempted();
-  const std::lock_guard lock(watched_mutex);
-  if (objects++ == 0) first_signal = 0;
+  const std::lock_guard lock(watching().mutex);
+  if (watching().objects++ == 0) first_signal = 0;
   signal_owner = ::getpid();
   repeat_after_ns = std::chrono::nanoseconds(repeat_after).count();
   std::ranges::for_each(signals_, begin_to_watch);
 }
 
 PreemptionSignals::~PreemptionSignals() {
-  const std::lock_guard lock(watched_mutex);
+  if (!process_.is_this_one()) return;
+  const std::lock_guard lock(watching().mutex);
   std::ranges::for_each(signals_, cease_to_watch);
-  if (--objects == 0) first_signal = 0;
+  if (--watching().objects == 0) first_signal = 0;
 }
 
 int PreemptionSignals::received() { return first_signal; }

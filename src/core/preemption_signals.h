@@ -20,6 +20,8 @@
 #include <chrono>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
+
 namespace accelerant {
 
 // Thread-safe.
@@ -40,6 +42,7 @@ class PreemptionSignals {
 
  private:
   std::vector<int> signals_;
+  detail::OwnProcess process_;
 };
 
 }  // namespace accelerant

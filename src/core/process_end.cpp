@@ -19,7 +19,6 @@ namespace {
 
 struct Work {
   const BeforeEnd* owner;
-  pid_t process;
   std::function<void()> work;
 };
 
@@ -30,37 +29,52 @@ struct Turn {
   std::terminate_handler handler = nullptr;
 };
 
+// The handlers of the program that ours has replaced, the newest first. Never removed, and not
+// locked, so that a forked child can read them whatever the threads of its parent were doing.
+struct Replaced {
+  std::terminate_handler handler;
+  const Replaced* older;
+};
+std::atomic<const Replaced*> replaced = nullptr;
+
+std::vector<Turn> turns_of_program() {
+  std::vector<Turn> turns;
+  for (const Replaced* each = replaced; each != nullptr; each = each->older) {
+    turns.insert(turns.begin(), {.handler = each->handler});
+  }
+  return turns;
+}
+
 struct Registry {
-  std::mutex works_mutex;
-  std::vector<Work> works;
-  std::recursive_mutex turns_mutex;  // a `tell` may itself terminate
-  std::vector<Turn> turns;           // newest last
+  std::atomic<bool> have_works_begun = false;
+  std::mutex works_mutex = {};
+  std::vector<Work> works = {};
+  std::atomic<std::thread::id> ending = {};
+  std::recursive_mutex turns_mutex = {};         // a `tell` may itself terminate
+  std::vector<Turn> turns = turns_of_program();  // newest last
 };
 
 // Created on first use, possibly while the program is being loaded. Never destroyed: a program may
-// also terminate after main.
+// also terminate after main. A forked child gets another one, since the works and the handlers of
+// its parent speak for the parent.
 Registry& registry() {
-  static auto* const made = new Registry();
-  return *made;
+  static auto* const made = new detail::OnePerProcess<Registry>();
+  return made->get();
 }
 
 // Runs once. A second thread does not wait for the work: the work might be waiting for that thread.
 void do_works() {
-  static std::atomic<bool> begun = false;
-  if (begun.exchange(true)) return;
+  if (registry().have_works_begun.exchange(true)) return;
   // Held while the work runs, so that its owners are not destroyed.
   const std::lock_guard lock(registry().works_mutex);
   // Newest first, as destructors would do it: later work may rely on what was set up before it.
-  for (const Work& each : std::views::reverse(registry().works)) {
-    if (each.process == ::getpid()) each.work();
-  }
+  for (const Work& each : std::views::reverse(registry().works)) each.work();
 }
 
 // The thread that is let through may call this again.
 void let_one_thread_through() {
-  static std::atomic<std::thread::id> ending = {};
   std::thread::id other = {};
-  if (!ending.compare_exchange_strong(other, std::this_thread::get_id()) &&
+  if (!registry().ending.compare_exchange_strong(other, std::this_thread::get_id()) &&
       other != std::this_thread::get_id())
     while (true) ::pause();
 }
@@ -102,7 +116,9 @@ void take_over() {
   const std::terminate_handler before = std::set_terminate(on_terminate);
   if (before == nullptr || before == on_terminate) return;
   auto& turns = registry().turns;
-  if (turns.empty() || turns.back().handler != before) turns.push_back({.handler = before});
+  if (!turns.empty() && turns.back().handler == before) return;
+  turns.push_back({.handler = before});
+  replaced = new Replaced{.handler = before, .older = replaced};
 }
 
 }  // namespace
@@ -110,10 +126,11 @@ void take_over() {
 BeforeEnd::BeforeEnd(std::function<void()> work) {
   take_over();
   const std::lock_guard lock(registry().works_mutex);
-  registry().works.push_back({this, ::getpid(), std::move(work)});
+  registry().works.push_back({this, std::move(work)});
 }
 
 BeforeEnd::~BeforeEnd() {
+  if (!process_.is_this_one()) return;
   const std::lock_guard lock(registry().works_mutex);
   std::erase_if(registry().works, [this](const Work& each) { return each.owner == this; });
 }
@@ -125,6 +142,7 @@ EndHandler::EndHandler(std::function<void(Ending)> tell) {
 }
 
 EndHandler::~EndHandler() {
+  if (!process_.is_this_one()) return;
   const std::lock_guard lock(registry().turns_mutex);
   std::erase_if(registry().turns, [this](const Turn& turn) { return turn.owner == this; });
 }

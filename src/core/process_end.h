@@ -16,23 +16,29 @@
 // A handler that the program sets later replaces all this, until the library's next BeforeEnd,
 // EndHandler or handle_preempted(). If several threads terminate, one ends the process and the
 // others wait.
+//
+// A forked child ends as if the library were not there: the works and the EndHandlers of its parent
+// do not count, only those that it makes itself.
 #pragma once
 
 #include <functional>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
 
 namespace accelerant {
 
-// While it lives, `work` runs before such an end; use it for work that must not be cut off. It does
-// not run in forked children, which lack the threads it may wait for. `work` must not throw.
-// Thread-safe.
+// While it lives, `work` runs before such an end; use it for work that must not be cut off. `work`
+// must not throw. Thread-safe.
 class BeforeEnd {
  public:
   explicit BeforeEnd(std::function<void()> work);
   ~BeforeEnd();
   BeforeEnd(const BeforeEnd&) = delete;
   BeforeEnd& operator=(const BeforeEnd&) = delete;
+
+ private:
+  detail::OwnProcess process_;
 };
 
 enum class Ending { preempted, failed };
@@ -45,6 +51,9 @@ class EndHandler {
   ~EndHandler();
   EndHandler(const EndHandler&) = delete;
   EndHandler& operator=(const EndHandler&) = delete;
+
+ private:
+  detail::OwnProcess process_;
 };
 
 // Sets the handler. For code that may throw a Preempted, which may leave main after everything that

@@ -39,10 +39,13 @@ std::string without_stack_frames(std::string_view text) {
   return kept;
 }
 
-std::string error_text(std::string_view text) {
+bool wants_stack_frames() {
   const char* const wanted = std::getenv("TORCH_SHOW_CPP_STACKTRACES");
-  if (wanted != nullptr && std::string_view(wanted) == "1") return std::string(text);
-  return without_stack_frames(text);
+  return wanted != nullptr && std::string_view(wanted) == "1";
+}
+
+std::string error_text(std::string_view text) {
+  return wants_stack_frames() ? std::string(text) : without_stack_frames(text);
 }
 
 }  // namespace accelerant

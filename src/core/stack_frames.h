@@ -20,7 +20,10 @@ bool is_stack_frame(std::string_view line);
 // The text without such lines, and without white space at its end.
 std::string without_stack_frames(std::string_view text);
 
-// The same, or the text as it is if TORCH_SHOW_CPP_STACKTRACES=1 asks for stack frames.
+// Whether TORCH_SHOW_CPP_STACKTRACES=1 asks for stack frames.
+bool wants_stack_frames();
+
+// The text without stack frames, unless they are asked for.
 std::string error_text(std::string_view text);
 
 }  // namespace accelerant

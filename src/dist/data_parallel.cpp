@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
 #include "compat/c10d.h"
 #include "dist/data_parallel_state.h"
@@ -210,7 +211,8 @@ void DataParallel::State::reach_output(bool synchronised) {
 DataParallel::DataParallel(std::shared_ptr<World> world,
                            const std::vector<NamedParameter>& parameters, Buffers buffers,
                            const DataParallelOptions& options)
-    : state_(std::make_shared<State>(std::move(world), parameters, std::move(buffers), options)) {}
+    : state_(accelerant::detail::make_shared_for_process<State>(std::move(world), parameters,
+                                                                std::move(buffers), options)) {}
 
 DataParallel::~DataParallel() = default;
 

@@ -58,6 +58,7 @@ LocalSgd::LocalSgd(std::shared_ptr<World> world, std::vector<at::Tensor> paramet
 }
 
 LocalSgd::~LocalSgd() {
+  if (!process_.is_this_one()) return;
   if (std::uncaught_exceptions() > exceptions_at_entry_) return;
   try {
     finish();

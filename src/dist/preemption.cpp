@@ -60,7 +60,7 @@ Preemption::Preemption(const World& world, std::vector<int> signals)
 }
 
 Preemption::~Preemption() {
-  if (watcher_) watcher_->stop(milliseconds(500));
+  if (watcher_ && process_.is_this_one()) watcher_->stop(milliseconds(500));
 }
 
 bool Preemption::at_boundary() {

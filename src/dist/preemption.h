@@ -18,6 +18,7 @@
 #include <memory>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/dist/world.h"
 #include "core/preemption_signals.h"
 
@@ -59,6 +60,7 @@ class Preemption {
   int64_t updates_ = 0;
   bool has_marked_ = false;
   bool has_warned_ = false;
+  accelerant::detail::OwnProcess process_;
 };
 
 }  // namespace accelerant::dist

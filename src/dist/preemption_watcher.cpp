@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/failpoint.h"
 
 namespace accelerant::dist {
@@ -42,8 +43,8 @@ std::shared_ptr<PreemptionWatcher> PreemptionWatcher::start(c10::intrusive_ptr<c
                                                             int64_t rank, int64_t size,
                                                             std::function<int()> local_signal,
                                                             milliseconds interval) {
-  auto watcher = std::make_shared<PreemptionWatcher>(std::move(store), rank, size,
-                                                     std::move(local_signal), interval);
+  auto watcher = accelerant::detail::make_shared_for_process<PreemptionWatcher>(
+      std::move(store), rank, size, std::move(local_signal), interval);
   std::thread([watcher] { watcher->run(); }).detach();
   return watcher;
 }

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
 #include "accelerant/core/failpoint.h"
 #include "core/texts.h"
@@ -152,6 +153,7 @@ class StoreChannel : public SideChannel {
         courier_(StoreCourier::start(WorldAccess::groups(world).store->clone())) {}
 
   ~StoreChannel() override {
+    if (!process_.is_this_one()) return;
     stop();
     courier_->join(milliseconds(100));
   }
@@ -381,6 +383,7 @@ class StoreChannel : public SideChannel {
   const std::weak_ptr<const int> world_;
   const Keys keys_;
   const std::shared_ptr<StoreCourier> courier_;
+  const accelerant::detail::OwnProcess process_;
 
   // Used by the thread that makes the calls.
   int64_t calls_ = 0;

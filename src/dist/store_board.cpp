@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "accelerant/core/detail/own_process.h"
+
 namespace accelerant::dist {
 namespace {
 
@@ -48,6 +50,11 @@ class Courier {
     return error_;
   }
 
+  std::optional<std::chrono::steady_clock::time_point> last_answer() const {
+    const std::lock_guard lock(mutex_);
+    return last_answer_;
+  }
+
   // Waits for the thread to end, but not forever.
   void stop(milliseconds timeout) {
     std::unique_lock lock(mutex_);
@@ -82,6 +89,7 @@ class Courier {
       lock.lock();
       busy_ = false;
       error_ = error;
+      if (error.empty()) last_answer_ = std::chrono::steady_clock::now();
       if (reads) {
         texts_ = std::move(texts);
         answered_ = question;
@@ -129,6 +137,7 @@ class Courier {
   int64_t asked_ = 0;
   int64_t answered_ = 0;
   std::optional<std::vector<std::string>> texts_;
+  std::optional<std::chrono::steady_clock::time_point> last_answer_;
   std::string error_;
   bool busy_ = false;
   bool stopping_ = false;
@@ -141,17 +150,23 @@ class StoreBoard : public Board {
     std::thread([courier = courier_] { courier->run(); }).detach();
   }
 
-  ~StoreBoard() override { courier_->stop(milliseconds(100)); }
+  ~StoreBoard() override {
+    if (process_.is_this_one()) courier_->stop(milliseconds(100));
+  }
 
   void write(const std::string& text) override { courier_->write(text); }
   bool flush(milliseconds timeout) override { return courier_->flush(timeout); }
   std::optional<std::vector<std::string>> read(milliseconds timeout) override {
     return courier_->read(timeout);
   }
+  std::optional<std::chrono::steady_clock::time_point> last_answer() const override {
+    return courier_->last_answer();
+  }
   std::string last_error() const override { return courier_->last_error(); }
 
  private:
   std::shared_ptr<Courier> courier_;
+  const accelerant::detail::OwnProcess process_;
 };
 
 }  // namespace
@@ -159,7 +174,8 @@ class StoreBoard : public Board {
 std::string heartbeat_key(int64_t rank) { return c10::str("heartbeat/", rank); }
 
 std::unique_ptr<Board> make_store_board(c10d::Store& store, int64_t rank, int64_t size) {
-  return std::make_unique<StoreBoard>(std::make_shared<Courier>(store.clone(), rank, size));
+  return std::make_unique<StoreBoard>(
+      accelerant::detail::make_shared_for_process<Courier>(store.clone(), rank, size));
 }
 
 }  // namespace accelerant::dist

@@ -5,10 +5,13 @@
 #include <stdexcept>
 #include <thread>
 
+#include "accelerant/core/detail/own_process.h"
+
 namespace accelerant::dist {
 
 std::shared_ptr<StoreCourier> StoreCourier::start(c10::intrusive_ptr<c10d::Store> store) {
-  std::shared_ptr<StoreCourier> courier(new StoreCourier(std::move(store)));
+  std::shared_ptr<StoreCourier> courier(new StoreCourier(std::move(store)),
+                                        accelerant::detail::DeleteInOwnProcess());
   std::thread([courier] { courier->run(); }).detach();
   return courier;
 }

@@ -1,5 +1,6 @@
 #include "accelerant/dist/world.h"
 
+#include <c10/util/Logging.h>
 #include <c10/util/StringUtil.h>
 #include <torch/csrc/distributed/c10d/debug.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -11,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
+#include "core/stack_frames.h"
 #include "core/texts.h"
 #include "dist/backends.h"
 #include "dist/exchange.h"
@@ -24,6 +27,7 @@
 namespace accelerant::dist {
 
 struct World::Parts {
+  accelerant::detail::OwnProcess process = {};
   Progress progress = {};
   std::shared_ptr<Timeline> timeline;
   std::unique_ptr<Groups> groups = {};
@@ -40,14 +44,16 @@ namespace {
 class OpenWorlds {
  public:
   static OpenWorlds& instance() {
-    static auto* worlds = new OpenWorlds();
-    return *worlds;
+    static auto* worlds = new accelerant::detail::OnePerProcess<OpenWorlds>();
+    return worlds->get();  // a forked child has none of its parent's
   }
 
   void add(World* world) {
     const std::lock_guard lock(mutex_);
     worlds_.push_back(world);
-    if (!std::exchange(registered_, true)) std::atexit([] { instance().close_all(); });
+    if (!std::exchange(registered_, true)) {
+      std::atexit([] { instance().close_all(); });
+    }
   }
 
   void remove(World* world) {
@@ -88,10 +94,21 @@ bool debug_from_environment() {
                    .hint = "change it, or set ProcessGroupOptions::debug in the program"});
 }
 
+// c10d logs the errors of its connections with all stack frames, thirty lines for each process that
+// ends a little earlier than another one, and buries what matters.
+void leave_out_stack_frames() {
+  if (wants_stack_frames()) return;
+  [[maybe_unused]] static const bool once = [] {
+    c10::SetStackTraceFetcher([]() -> std::string { return ""; });
+    return true;
+  }();
+}
+
 std::unique_ptr<Groups> connect(const Environment& environment, const ProcessGroupOptions& options,
                                 c10::Device device) {
   c10d::
       setDebugLevelFromEnvironment();  // TORCH_DISTRIBUTED_DEBUG, which only Python's bindings read
+  leave_out_stack_frames();
   auto groups = std::make_unique<Groups>();
   groups->store = c10::make_intrusive<c10d::PrefixStore>(
       key_prefix(environment), store_of(environment, options.join_timeout));
@@ -144,7 +161,8 @@ World::World(const Environment& environment, const ProcessGroupOptions& options,
 
 std::shared_ptr<World> World::join(const Environment& environment,
                                    const ProcessGroupOptions& options, c10::Device device) {
-  return std::shared_ptr<World>(new World(environment, options, device));
+  return std::shared_ptr<World>(new World(environment, options, device),
+                                accelerant::detail::DeleteInOwnProcess());
 }
 
 World::~World() { close(); }
@@ -152,7 +170,7 @@ World::~World() { close(); }
 bool World::is_connected() const { return parts_->groups != nullptr; }
 
 void World::close() {
-  if (!parts_->groups) return;
+  if (!parts_->groups || !parts_->process.is_this_one()) return;
   OpenWorlds::instance().remove(this);
   if (parts_->monitor && std::uncaught_exceptions() > 0) {
     parts_->monitor->fail(ProcessState::failed, "an exception is ending its training");
@@ -178,6 +196,13 @@ std::shared_ptr<void> WorldAccess::before_close(World& world, std::function<void
 }
 
 Groups& WorldAccess::groups(const World& world) {
+  if (!world.parts_->process.is_this_one()) {
+    throw Error(ErrorDetails{
+        .problem = "A forked child cannot exchange data between processes",
+        .expected = "the process that created the Accelerator or World",
+        .got = "a child that it forked, which has neither its threads nor its place in the run",
+        .hint = "exchange in the parent; a child can compute, or start another program (exec)"});
+  }
   if (world.is_connected()) return *world.parts_->groups;
   throw Error(
       ErrorDetails{.problem = "Cannot exchange data between processes without process groups",

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
 #include "core/process_end.h"
 #include "core/stack_frames.h"
@@ -62,7 +63,18 @@ void report_failure(const std::string& what) {
   }
 }
 
+std::string text_of_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
 int run_as_rank(const std::function<int()>& function) {
+  const OwnProcess process;
   if (const char* mark = std::getenv(kMarkVariable)) {
     std::ofstream(std::string(mark) + rank_text()).put('\n');
   }
@@ -70,10 +82,10 @@ int run_as_rank(const std::function<int()>& function) {
     return function();
   } catch (const Preempted& preempted) {
     end_preempted(preempted);
-  } catch (const std::exception& error) {
-    report_failure(error.what());
   } catch (...) {
-    report_failure("an exception that is not a std::exception");
+    // A forked child is not the rank.
+    if (!process.is_this_one()) std::terminate();
+    report_failure(text_of_current_exception());
   }
   return 1;
 }

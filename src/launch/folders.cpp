@@ -41,6 +41,7 @@ std::string make_temporary_folder() {
 TemporaryFolder::TemporaryFolder() : path_(make_temporary_folder()) {}
 
 TemporaryFolder::~TemporaryFolder() {
+  if (!process_.is_this_one()) return;
   try {
     remove_tree(path_);
   } catch (const std::exception& error) {

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "accelerant/core/detail/own_process.h"
+
 namespace accelerant::launch {
 
 // Creates the folder and its parents. Throws Error if it cannot be created or written to.
@@ -27,6 +29,7 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+  accelerant::detail::OwnProcess process_;
 };
 
 }  // namespace accelerant::launch

@@ -29,7 +29,6 @@ void close_all_but(int kept) {
   }
 }
 
-// Messages are process groups: positive to watch one, negative to forget it.
 // What is killed may create its last file while the folder is removed.
 void remove_folder(const std::string& path) {
   for (int attempts = 0; attempts < 50; ++attempts) {
@@ -41,6 +40,7 @@ void remove_folder(const std::string& path) {
   }
 }
 
+// Messages are process groups: positive to watch one, negative to forget it.
 [[noreturn]] void guard(int pipe, const std::string& temporary_folder) {
   ::setsid();  // no Ctrl-C
   ::prctl(PR_SET_NAME, "accelerant-guard");
@@ -77,6 +77,7 @@ Guardian::Guardian(const std::string& temporary_folder) {
 }
 
 Guardian::~Guardian() {
+  if (!process_.is_this_one()) return;
   pipe_.reset();
   if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
 }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "accelerant/core/detail/own_process.h"
 #include "core/fd.h"
 
 namespace accelerant::launch {
@@ -30,6 +31,7 @@ class Guardian {
 
   pid_t pid_ = -1;
   Fd pipe_;
+  accelerant::detail::OwnProcess process_;
 };
 
 }  // namespace accelerant::launch

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <utility>
 
+#include "accelerant/core/detail/own_process.h"
 #include "launch/rank_variables.h"
 
 namespace accelerant::launch {
@@ -46,6 +47,7 @@ class RankGroup {
 
   // After an exception ranks may be running.
   ~RankGroup() {
+    if (!process_.is_this_one()) return;  // a child forked by what receives the output
     signal_all(SIGKILL);
     for (Member& member : members_) {
       if (!member.ended && !given_up_) ::waitpid(member.child.pid, nullptr, 0);
@@ -376,6 +378,7 @@ class RankGroup {
   Clock::time_point saving_until_ = {};  // how long the next step waits for ranks that save
   std::optional<Clock::time_point> notice_at_;
   std::vector<pollfd> entries_;
+  const accelerant::detail::OwnProcess process_;
   std::array<char, 65536> buffer_ = {};
 };
 

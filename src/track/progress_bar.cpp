@@ -238,6 +238,7 @@ ProgressBarOptions ProgressBar::over_loop(ProgressBarOptions options, int64_t le
 }
 
 ProgressBar::~ProgressBar() {
+  if (!process_.is_this_one()) return;
   try {
     finish();
   } catch (...) {  // out of memory: a lost line is no reason to end the program

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
 #include "core/atomic_file.h"
 #include "track/timeline_state.h"
 
@@ -32,8 +33,10 @@ struct Membership {
 
 struct Memberships {
   std::vector<Membership> all;
+  detail::OwnProcess process;
   ~Memberships() {
     last_timeline = 0;
+    if (!process.is_this_one()) return;
     for (const Membership& membership : all) {
       if (const auto living = membership.state.lock()) membership.leave();
     }
@@ -50,7 +53,8 @@ const char* name_of(Phase phase) {
   return names[static_cast<std::size_t>(phase)];
 }
 
-Timeline::Timeline(TimelineOptions options) : state_(std::make_shared<State>(std::move(options))) {}
+Timeline::Timeline(TimelineOptions options)
+    : state_(detail::make_shared_for_process<State>(std::move(options))) {}
 
 Timeline::~Timeline() = default;
 
@@ -118,6 +122,7 @@ void Timeline::Span::end() {
   if (thread_ == nullptr) return;
   const int64_t duration = now() - start_;
   Thread& thread = *std::exchange(thread_, nullptr);
+  if (!thread.process.is_this_one()) return;
   const bool is_phase = phase_ != kNoPhase;
   if (is_phase) thread.innermost = outer_;
   if (recording_ != thread.keep_up()) return;

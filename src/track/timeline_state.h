@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/track/timeline.h"
 #include "track/trace_writer.h"
 
@@ -89,6 +90,7 @@ struct Timeline::Thread {
   }
 
   State& state;
+  detail::OwnProcess process;
   int64_t id = gettid();
   std::string name = track::system_name_of_thread();
   bool has_ended = false;

@@ -26,6 +26,12 @@ class Board {
   // Nothing if there was no answer within this time.
   virtual std::optional<std::vector<std::string>> read(std::chrono::milliseconds timeout) = 0;
 
+  // When the store last answered, even if too late for read(). Nothing if it never has, or if that
+  // is not known.
+  virtual std::optional<std::chrono::steady_clock::time_point> last_answer() const {
+    return std::nullopt;
+  }
+
   // Why the last attempt failed; empty if it succeeded or got no answer.
   virtual std::string last_error() const = 0;
 };

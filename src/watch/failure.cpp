@@ -1,7 +1,6 @@
 #include "watch/failure.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -126,13 +125,12 @@ void ignore_broken_pipes() {
 }  // namespace
 
 FailureHandler::FailureHandler(int64_t rank, const Progress& progress, Monitor* monitor)
-    : end_handler_([rank, &progress, monitor, process = ::getpid()](Ending how) {
+    : end_handler_([rank, &progress, monitor](Ending how) {
         // A process that has saved its state and stops as requested has not failed.
         const bool has_failed = how == Ending::failed;
         const std::string message = has_failed ? report_failure(rank, progress.step()) : "";
-        // Before the connections close, so that the others can say who was the first. A child of
-        // this process (fork) has no part in them.
-        if (monitor != nullptr && process == ::getpid())
+        // Before the connections close, so that the others can say who was the first.
+        if (monitor != nullptr)
           monitor->fail(has_failed ? ProcessState::failed : ProcessState::left, message);
       }) {
   ignore_broken_pipes();

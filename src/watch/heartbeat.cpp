@@ -19,7 +19,10 @@ std::string to_json(const Heartbeat& heartbeat) {
                      {"recent", progress.recent},
                      {"ordered", progress.ordered},
                      {"busy", progress.busy},
-                     {"busy_steps", progress.busy_steps}};
+                     {"busy_steps", progress.busy_steps},
+                     {"machine", heartbeat.whereabouts.machine},
+                     {"pid", heartbeat.whereabouts.pid},
+                     {"is_traced", heartbeat.whereabouts.is_traced}};
   // An error's message may hold anything.
   return text.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -41,6 +44,9 @@ std::optional<Heartbeat> heartbeat_of(std::string_view text) {
     parsed.at("ordered").get_to(progress.ordered);
     parsed.at("busy").get_to(progress.busy);
     parsed.at("busy_steps").get_to(progress.busy_steps);
+    parsed.at("machine").get_to(heartbeat.whereabouts.machine);
+    parsed.at("pid").get_to(heartbeat.whereabouts.pid);
+    parsed.at("is_traced").get_to(heartbeat.whereabouts.is_traced);
     return heartbeat;
   } catch (const json::exception&) {
     return std::nullopt;

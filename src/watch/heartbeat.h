@@ -17,11 +17,19 @@ enum class ProcessState {
   lost,    // is about to end because its exchange with the others failed
 };
 
+// Where a process runs, so that others on the same machine can look at it.
+struct Whereabouts {
+  std::string machine = {};  // differs between machines, and between their pid namespaces
+  int64_t pid = 0;
+  bool is_traced = false;  // by a debugger, which may stop it for long
+};
+
 struct Heartbeat {
   int64_t beat = 0;  // how many were written before
   ProcessState state = ProcessState::running;
   std::string message = {};  // of the error, if there is one
   ProgressSnapshot progress = {};
+  Whereabouts whereabouts = {};
 };
 
 std::string to_json(const Heartbeat& heartbeat);

@@ -9,6 +9,7 @@
 #include "core/launch_contract.h"
 #include "core/process_end.h"
 #include "core/texts.h"
+#include "watch/whereabouts.h"
 
 namespace accelerant::dist {
 namespace {
@@ -20,6 +21,13 @@ using std::chrono::milliseconds;
 milliseconds tick_of(const MonitorOptions& options) {
   return std::max(milliseconds(1), std::min({options.interval, options.mismatch_after / 2,
                                              options.stuck_after, milliseconds(1000)}));
+}
+
+// Steps are written more often than once per interval, so that the last one known of a process that
+// has stopped is not an old one. But all processes together write at most 200 times a second.
+double step_interval_of(const MonitorOptions& options, milliseconds tick, int64_t size) {
+  return std::min(seconds(options.interval),
+                  std::max(seconds(tick), static_cast<double>(size) / 200));
 }
 
 bool same_place(const ProgressSnapshot& one, const ProgressSnapshot& other) {
@@ -43,6 +51,7 @@ Monitor::Monitor(int64_t rank, int64_t size, const MonitorOptions& options,
       size_(size),
       options_(options),
       tick_(tick_of(options)),
+      step_interval_(step_interval_of(options, tick_, size)),
       board_(std::move(board)),
       progress_(progress),
       on_mismatch_(std::move(on_mismatch)),
@@ -162,9 +171,14 @@ double Monitor::now() const {
 
 // With the mutex held.
 void Monitor::write(const ProgressSnapshot& progress) {
-  written_ =
-      Heartbeat{.beat = ++beats_, .state = state_, .message = failure_, .progress = progress};
+  written_ = Heartbeat{.beat = ++beats_,
+                       .state = state_,
+                       .message = failure_,
+                       .progress = progress,
+                       .whereabouts = own_whereabouts()};
   board_->write(to_json(*written_));
+  // Most processes read only while they wait. The oldest of many unread ones is what counts.
+  if (unread_beats_.size() < 100) unread_beats_.emplace_back(beats_, now());
 }
 
 bool Monitor::read(milliseconds timeout) {
@@ -174,6 +188,7 @@ bool Monitor::read(milliseconds timeout) {
   for (const std::string& text : *texts) heartbeats.push_back(heartbeat_of(text));
   const std::lock_guard lock(mutex_);
   heartbeats.resize(static_cast<size_t>(size_));
+  note_delay(now(), heartbeats[static_cast<size_t>(rank_)]);
   heartbeats[static_cast<size_t>(rank_)] =
       Heartbeat{.beat = beats_, .state = state_, .progress = progress_.snapshot()};
   watch_.observe(now(), heartbeats);
@@ -182,6 +197,8 @@ bool Monitor::read(milliseconds timeout) {
 
 bool Monitor::is_time_to_write(double now, const ProgressSnapshot& progress) const {
   if (!written_ || now - wrote_at_ >= seconds(options_.interval)) return true;
+  const bool steps = progress.step != written_->progress.step;
+  if (steps && now - wrote_at_ >= step_interval_) return true;
   const bool waits = !progress.operation.empty() && progress.since >= seconds(tick_);
   return waits && !same_place(progress, written_->progress);
 }
@@ -197,6 +214,32 @@ bool Monitor::is_time_to_read(double now, const ProgressSnapshot& progress) cons
   return !has_read_ || now - read_at_ >= seconds(options_.interval);
 }
 
+// How long this process may be unable to look before what it missed makes others seem silent.
+double Monitor::longest_pause() const {
+  const double patience = watch_.lost_after().value_or(seconds(options_.stuck_after));
+  return std::max({1.0, 3 * seconds(tick_), patience / 4});
+}
+
+// With the mutex held. If this thread has not had a turn for long, the whole process was stopped,
+// perhaps together with the others: by Ctrl-Z, by the scheduler of a cluster.
+void Monitor::note_pause(double now) {
+  if (turned_at_ > 0 && now - turned_at_ > longest_pause()) {
+    watch_.begin_again(now);
+    unanswered_since_.reset();
+    unread_beats_.clear();
+  }
+  turned_at_ = now;
+}
+
+// With the mutex held. A store that takes long to show what this process has written takes as long
+// with what the others write.
+void Monitor::note_delay(double now, const std::optional<Heartbeat>& own) {
+  while (own && !unread_beats_.empty() && unread_beats_.front().first <= own->beat)
+    unread_beats_.pop_front();
+  if (!unread_beats_.empty() && now - unread_beats_.front().second > longest_pause())
+    watch_.begin_again(now);
+}
+
 void Monitor::warn_of_store(double now) {
   const std::string error = board_->last_error();
   if (!error.empty() && !std::exchange(said_error_, true))
@@ -205,35 +248,68 @@ void Monitor::warn_of_store(double now) {
   const double silence = now - unanswered_since_.value_or(now);
   if (silence < patience || silence < 2 * said_no_answer_) return;
   said_no_answer_ = silence;
-  log(LogLevel::warning, "the store has not answered for " +
-                             std::to_string(static_cast<int64_t>(silence)) +
-                             " s: the process that serves it (rank 0, or the launcher) is stopped, "
-                             "has ended or is cut off");
+  speaker_.warn("the store has not answered for " + std::to_string(static_cast<int64_t>(silence)) +
+                " s: the process that serves it (rank 0, or the launcher) is stopped, "
+                "has ended or is cut off");
+}
+
+void Monitor::miss_answer(double asked_at, const ProgressSnapshot& progress) {
+  const auto answer = board_->last_answer();
+  const double answered_at =
+      answer ? std::chrono::duration<double>(answer->time_since_epoch()).count() : 0;
+  if (!unanswered_since_) unanswered_since_ = asked_at;
+  unanswered_since_ = std::max(*unanswered_since_, answered_at);  // late, but it does answer
+  warn_of_store(now());
+  std::optional<std::string> in_vain;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_ && state_ == ProcessState::running) in_vain = lost_store(now(), progress);
+  }
+  if (in_vain) give_up(*in_vain, progress);
+}
+
+// With the mutex held.
+std::optional<std::string> Monitor::lost_store(double now, const ProgressSnapshot& progress) const {
+  const auto patience = watch_.lost_after();
+  const double silence = now - unanswered_since_.value_or(now);
+  if (!patience || progress.operation.empty() || progress.since < *patience || silence < *patience)
+    return std::nullopt;
+  const auto& server = watch_.heartbeat(0);  // or the launcher
+  if (server && is_traced(server->whereabouts)) return std::nullopt;
+  return "has waited in " + progress.operation + " for " +
+         std::to_string(static_cast<int64_t>(progress.since)) +
+         " s, and the store has not answered for " + std::to_string(static_cast<int64_t>(silence)) +
+         " s: the process that serves it (rank 0, or the launcher) is stopped, has ended or is cut "
+         "off; to wait longer, raise process_group.monitor.lost_after";
+}
+
+// Not if this process has moved on after all, for example by an exception.
+void Monitor::give_up(const std::string& why, const ProgressSnapshot& progress) {
+  if (!on_mismatch_ || !same_place(progress_.snapshot(), progress)) return;
+  fail(ProcessState::failed, why);
+  std::exchange(on_mismatch_, nullptr)(why);
 }
 
 // Without the mutex.
 void Monitor::look(const ProgressSnapshot& progress) {
   const double asked_at = now();
-  if (!read(milliseconds(250))) {
-    if (!unanswered_since_) unanswered_since_ = asked_at;
-    warn_of_store(now());
-    return;
-  }
+  if (!read(milliseconds(250))) return miss_answer(asked_at, progress);
   unanswered_since_.reset();
   said_no_answer_ = 0;
-  std::optional<std::string> mismatch;
+  std::optional<std::string> in_vain;
   std::vector<std::string> warnings;
   {
     const std::lock_guard lock(mutex_);
     if (stopping_ || state_ != ProcessState::running) return;
-    mismatch = watch_.mismatch(now());
+    in_vain = watch_.mismatch(now());
+    if (!in_vain) {
+      in_vain =
+          watch_.lost(now(), [](const Heartbeat& silent) { return is_traced(silent.whereabouts); });
+    }
     warnings = watch_.warnings(now());
   }
-  for (const std::string& warning : warnings) log(LogLevel::warning, warning);
-  // Not if it has moved on after all, for example by an exception.
-  if (!mismatch || !on_mismatch_ || !same_place(progress_.snapshot(), progress)) return;
-  fail(ProcessState::failed, *mismatch);
-  std::exchange(on_mismatch_, nullptr)(*mismatch);
+  for (const std::string& warning : warnings) speaker_.warn(warning);
+  if (in_vain) give_up(*in_vain, progress);
 }
 
 void Monitor::run() {
@@ -241,6 +317,7 @@ void Monitor::run() {
   while (!stopping_) {
     const auto progress = progress_.snapshot();
     const double time = now();
+    note_pause(time);
     if (state_ == ProcessState::running && is_time_to_write(time, progress)) {
       write(progress);
       wrote_at_ = time;

@@ -5,17 +5,20 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "accelerant/watch/process_group_options.h"
 #include "watch/board.h"
 #include "watch/progress.h"
+#include "watch/speaker.h"
 #include "watch/watch.h"
 
 namespace accelerant::dist {
@@ -34,7 +37,7 @@ struct EndOfOthers {
 class Monitor {
  public:
   // The thread calls `on_mismatch` once, when this process waits for something that can never
-  // happen. Default: it ends the process.
+  // happen, or for a process that is lost. Default: it ends the process.
   Monitor(int64_t rank, int64_t size, const MonitorOptions& options, std::unique_ptr<Board> board,
           const Progress& progress, std::function<void(const std::string&)> on_mismatch = {});
   // Calls stop().
@@ -69,7 +72,13 @@ class Monitor {
   bool read(std::chrono::milliseconds timeout);
   bool is_time_to_write(double now, const ProgressSnapshot& progress) const;
   bool is_time_to_read(double now, const ProgressSnapshot& progress) const;
+  double longest_pause() const;
+  void note_pause(double now);
+  void note_delay(double now, const std::optional<Heartbeat>& own);
+  void miss_answer(double asked_at, const ProgressSnapshot& progress);
   void warn_of_store(double now);
+  std::optional<std::string> lost_store(double now, const ProgressSnapshot& progress) const;
+  void give_up(const std::string& why, const ProgressSnapshot& progress);
   std::vector<int64_t> in_state(ProcessState state) const;
   double now() const;
 
@@ -77,6 +86,7 @@ class Monitor {
   const int64_t size_;
   const MonitorOptions options_;
   const std::chrono::milliseconds tick_;
+  const double step_interval_;  // between writes while the step changes
   const std::unique_ptr<Board> board_;
   const Progress& progress_;
   std::function<void(const std::string&)> on_mismatch_;
@@ -88,15 +98,18 @@ class Monitor {
   std::string failure_;
   int64_t beats_ = 0;
   std::optional<Heartbeat> written_;
+  std::deque<std::pair<int64_t, double>> unread_beats_;  // written, when, and not yet read again
   Watch watch_;
 
   // Used only by the thread.
+  double turned_at_ = 0;
   double wrote_at_ = 0;
   double read_at_ = 0;
   bool has_read_ = false;
   std::optional<double> unanswered_since_;  // when the store was first silent
   double said_no_answer_ = 0;               // how long it had been silent when that was last said
   bool said_error_ = false;
+  Speaker speaker_;
 
   std::thread thread_;
 };

@@ -166,7 +166,7 @@ std::string Watch::places(double now, const std::vector<int64_t>& ranks) const {
     if (is_silent(rank, now, silent_after_)) {
       const bool is_known = text.starts_with("is at ");
       text = "has not answered for " + seconds_text(now - seen(rank).at) +
-             (is_known ? " (last at " + text.substr(6) + ")" : "");
+             (is_known ? " (last heard at " + text.substr(6) + ")" : "");
     }
     groups.add(text, rank);
   }
@@ -241,6 +241,36 @@ std::optional<std::string> Watch::mismatch(double now) const {
          (rest.empty() ? "" : "; " + places(now, rest)) + kAdvice;
 }
 
+std::optional<double> Watch::lost_after() const {
+  if (options_.lost_after.count() <= 0) return std::nullopt;
+  return std::max(seconds(options_.lost_after), silent_after_);
+}
+
+void Watch::begin_again(double now) {
+  for (Seen& seen : seen_) seen.at = now;
+  said_silent_.clear();
+}
+
+std::optional<std::string> Watch::lost(
+    double now, const std::function<bool(const Heartbeat&)>& is_excused) const {
+  const auto& own = seen(rank_).heartbeat;
+  const auto patience = lost_after();
+  if (!own || !patience || own->progress.operation.empty()) return std::nullopt;
+  if (since(rank_, now) < *patience) return std::nullopt;
+  std::vector<int64_t> ranks;
+  for (const int64_t rank : others()) {
+    if (!is_silent(rank, now, *patience)) continue;
+    if (seen(rank).heartbeat && is_excused(*seen(rank).heartbeat)) return std::nullopt;
+    ranks.push_back(rank);
+  }
+  if (ranks.empty()) return std::nullopt;
+  return "has waited in " + operation_text(own->progress) + " for " +
+         seconds_text(since(rank_, now)) + ", and " + places(now, ranks) + ". " +
+         (is_one(ranks) ? "Its process is stopped or cut off, or its machine is gone"
+                        : "Their processes are stopped or cut off, or their machines are gone") +
+         "; to wait longer, raise process_group.monitor.lost_after";
+}
+
 // --- Warnings -------------------------------------------------------------------------------------
 
 // The first process that is alive does.
@@ -282,7 +312,7 @@ void Watch::say_silent(double now, std::vector<std::string>& texts) {
       if (said != said_silent_.end() && duration < 2 * said->second.at) continue;
       said_silent_[rank] = {.at = duration, .since = seen(rank).at};
       std::string text = ranks_text({rank}) + " has not answered for " + seconds_text(duration);
-      if (seen(rank).heartbeat) text += "; it " + place(rank).replace(0, 2, "was");
+      if (seen(rank).heartbeat) text += "; when last heard, it " + place(rank).replace(0, 2, "was");
       texts.push_back(text + ". Its process is stopped or cut off, or its machine is overloaded");
     } else if (said != said_silent_.end()) {
       if (is_running(rank))

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,6 +37,19 @@ class Watch {
   // different one with the same number, or has left before it. No later heartbeat can change either,
   // so one reading is enough, however old it is. The text has no subject: its reader knows the rank.
   std::optional<std::string> mismatch(double now) const;
+
+  // Why this process would wait in vain: it has waited for others for `lost_after`, and one of them
+  // has not written anything all this time. Nothing while `is_excused` says of such a process that
+  // there is a reason. The text has no subject either.
+  std::optional<std::string> lost(double now,
+                                  const std::function<bool(const Heartbeat&)>& is_excused) const;
+
+  // This process was stopped itself, or could not read or write: the silence of others counts from
+  // now on only.
+  void begin_again(double now);
+
+  // How long a process must be silent to be lost; nothing if that is never.
+  std::optional<double> lost_after() const;
 
   // What these processes were last seen doing: "rank 0 is at step 3, in gather (exchange 12); ranks
   // ...".

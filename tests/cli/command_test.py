@@ -324,6 +324,24 @@ def test_env():
     assert "secret" not in result.stdout
 
 
+def test_env_hides_what_may_be_private():
+    shown = {"NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_DEBUG_SUBSYS": "INIT,NET", "SLURM_PROCID": "3",
+             "CUDA_VISIBLE_DEVICES": "0,1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+             "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "NCCL_IB_DISABLE": "True"}
+    hidden = {"NCCL_HOSTID": "node-secret", "NCCL_COMM_ID": "10.secret:7", "SLURM_JWT": "12345", "SLURM_JOB_NODELIST": "secret[1-3]",
+              "ACCELERATE_API_KEY": "1", "TORCH_HUB_TOKEN": "secret", "CUDA_SECRET": "secret", "MKL_PASSWORD": "secret",
+              "GLOO_AUTH": "1", "NCCL_NEW_SETTING": "secret"}
+    lines = run("env", **shown, **hidden).stdout.splitlines()
+    for name, value in shown.items():
+        assert f"    {name}={value}" in lines
+    for name in hidden:
+        assert f"    {name}=<hidden>" in lines
+    assert "secret" not in "\n".join(lines).replace("CUDA_SECRET", "")
+
+    result = run("env", **{"MASTER_ADDR": "node7.example.org"})
+    assert "node7" not in result.stdout
+
+
 def test_the_command_needs_no_libtorch():
     libraries = subprocess.run(["ldd", COMMAND], capture_output=True, text=True, check=True).stdout
     names = [line.split()[0] for line in libraries.splitlines()]  # the addresses after them may contain "c10" too

@@ -83,7 +83,7 @@ std::string error_report(const RunRanksResult& result, size_t rank) {
   EXPECT_EQ(ended.exit_code, 1) << ended.err;
   const std::string name = "[rank " + std::to_string(rank) + "] ";
   EXPECT_TRUE(contains(ended.err, name + "terminated") ||
-              contains(ended.err, "can never complete"));
+              contains(ended.err, "can never complete") || contains(ended.err, "has waited in"));
   if (!ended.error) {
     ADD_FAILURE() << "rank " << rank << " left no report:\n" << ended.err;
     return "";
@@ -142,6 +142,44 @@ TEST(Faults, AHungRankIsNamedByTheMonitorAndByTheTimeout) {
   EXPECT_TRUE(contains(result.ranks[0].err, "warning: rank 1 has not answered"));
 }
 
+AcceleratorOptions options_that_give_up() {
+  auto options = quick_options();
+  options.process_group.monitor.lost_after = seconds(2);
+  return options;
+}
+
+TEST(Faults, AStoppedRankEndsTheRunLongBeforeTheTimeout) {
+  if (rank_test::is_rank()) return train(options_that_give_up(), 5);
+  const auto result = run_with("backward:sleep=200,gradient:stop@3/rank=1", 2);
+  const std::string error = error_report(result, 0);
+  EXPECT_TRUE(error.starts_with("has waited in averaging gradients (exchange ")) << error;
+  EXPECT_TRUE(contains(error, "(last heard at step 3, in "));
+  EXPECT_EQ(result.ranks[0].error->step, 3);
+}
+
+TEST(Faults, AStoppedStoreEndsTheRunLongBeforeTheTimeout) {
+  if (rank_test::is_rank()) return train(options_that_give_up(), 5);
+  const auto result = run_with("gradient:stop@3/rank=0", 2);
+  EXPECT_TRUE(contains(error_report(result, 1), "and the store has not answered for"));
+}
+
+// By Ctrl-Z, by a scheduler, because the lid of a laptop is closed.
+TEST(Faults, ARunThatIsStoppedAsAWholeGoesOn) {
+  if (rank_test::is_rank()) {
+    return train(options_that_give_up(), 8, [](Accelerator&, int step) {
+      if (step != 3) return;
+      const pid_t rank = getpid();
+      if (fork() != 0) return;
+      kill(rank, SIGSTOP);
+      sleep(4);
+      kill(rank, SIGCONT);
+      _exit(0);
+    });
+  }
+  const auto result = run_with("backward:sleep=100", 2);
+  EXPECT_TRUE(result.succeeded()) << result.report;
+}
+
 TEST(Faults, TheRankThatServesTheStoreHangs) {
   if (rank_test::is_rank()) {
     auto options = quick_options();
@@ -165,6 +203,30 @@ TEST(Faults, ARankInAnEndlessLoopIsNamed) {
   EXPECT_TRUE(error_report(result, 0).starts_with("Rank 1 is behind, at step 3, in user code"));
   EXPECT_TRUE(contains(result.ranks[0].err, "rank 1 is at step 3, in user code"));
   EXPECT_TRUE(contains(result.ranks[0].err, "rank 0 waits in averaging gradients"));
+}
+
+// c10d logs what() of every lost connection, also at the end of runs that succeed.
+TEST(Faults, ErrorsOfLibtorchHaveStackFramesOnlyIfAskedFor) {
+  if (rank_test::is_rank()) {
+    const Accelerator accelerator(quick_options());
+    try {
+      TORCH_CHECK(false, "a check that failed");
+    } catch (const c10::Error& error) {
+      std::cout << error.what() << std::endl;
+    }
+    return accelerator.wait_for_everyone();
+  }
+  for (const bool wanted : {false, true}) {
+    const auto result = rank_test::run(
+        {.num_ranks = 2, .environment = {{"TORCH_SHOW_CPP_STACKTRACES", wanted ? "1" : "0"}}});
+    EXPECT_TRUE(result.succeeded()) << result.report;
+    for (const auto& ended : result.ranks) {
+      EXPECT_TRUE(contains(ended.out, "a check that failed"));
+      const bool has_frames = ended.out.find("frame #") != std::string::npos ||
+                              ended.out.find("CapturedTraceback") != std::string::npos;
+      EXPECT_EQ(has_frames, wanted) << ended.out;
+    }
+  }
 }
 
 // --- Stopped for a moment -------------------------------------------------------------------------

@@ -2,7 +2,12 @@
 
 #include <accelerant/core/log.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -13,11 +18,14 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "watch/heartbeat.h"
+#include "watch/whereabouts.h"
 
 namespace {
 
 using accelerant::LogLevel;
 using accelerant::dist::Board;
+using accelerant::dist::heartbeat_of;
 using accelerant::dist::Monitor;
 using accelerant::dist::MonitorOptions;
 using accelerant::dist::ProcessState;
@@ -29,6 +37,7 @@ struct Shared {
   std::mutex mutex = {};
   std::vector<std::string> texts = {};
   bool answers = true;
+  bool is_frozen = false;  // writes do not arrive
 };
 
 class MemoryBoard : public Board {
@@ -38,7 +47,7 @@ class MemoryBoard : public Board {
 
   void write(const std::string& text) override {
     const std::lock_guard lock(shared_->mutex);
-    shared_->texts[rank_] = text;
+    if (!shared_->is_frozen) shared_->texts[rank_] = text;
   }
   bool flush(milliseconds) override { return true; }
   std::optional<std::vector<std::string>> read(milliseconds) override {
@@ -79,6 +88,16 @@ class Said {
     return found;
   }
 
+  // While it lives, whoever says something is blocked.
+  std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
+
+  // Texts that contain this part.
+  size_t count_of(const std::string& part) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::ranges::count_if(
+        texts_, [&](const auto& text) { return text.find(part) != std::string::npos; }));
+  }
+
   size_t count() {
     const std::lock_guard lock(mutex_);
     return texts_.size();
@@ -109,6 +128,11 @@ struct Processes {
                                   progress[rank], [this, rank](const std::string& error) {
                                     said.add("rank " + std::to_string(rank) + ": " + error);
                                   }));
+  }
+
+  int64_t beat_of(size_t rank) const {
+    const std::lock_guard lock(shared->mutex);
+    return heartbeat_of(shared->texts[rank])->beat;
   }
 
   // Waits until the heartbeat of a rank contains this text.
@@ -176,6 +200,112 @@ TEST(MonitorTest, SaysThatTheStoreIsSilent) {
     run.shared->answers = false;
   }
   EXPECT_NE(run.said.await("the store has not answered"), "");
+}
+
+MonitorOptions quick_to_give_up() {
+  auto options = quick();
+  options.lost_after = milliseconds(100);
+  return options;
+}
+
+TEST(MonitorTest, AProcessThatHasFallenSilentIsLost) {
+  Processes run(2, quick_to_give_up());
+  run.progress[1].begin_step();
+  run.start(0);
+  const accelerant::dist::Heartbeat last{.beat = 9, .progress = {.step = 7, .ordered = true}};
+  run.shared->texts[1] = to_json(last);
+  const auto gather = run.progress[0].collective("gather");
+  const std::string text = run.said.await("rank 0: has waited in gather (exchange 1) for");
+  EXPECT_TRUE(contains(text, "rank 1 has not answered for"));
+  EXPECT_TRUE(contains(text, "(last heard at step 7, in user code)"));
+}
+
+TEST(MonitorTest, AStoreThatHasFallenSilentIsLost) {
+  Processes run(2, quick_to_give_up());
+  run.start();
+  const auto gather = run.progress[0].collective("gather");
+  {
+    const std::lock_guard lock(run.shared->mutex);
+    run.shared->answers = false;
+  }
+  const std::string text = run.said.await("rank 0: has waited in gather for");
+  EXPECT_TRUE(contains(text, " s, and the store has not answered for "));
+}
+
+// What this process writes does not arrive either: the store is slow, and nobody is lost.
+TEST(MonitorTest, NobodyIsLostInASlowStore) {
+  auto options = quick_to_give_up();
+  options.lost_after = milliseconds(1500);
+  Processes run(2, options);
+  run.start();
+  const auto gather = run.progress[0].collective("gather");
+  for (const size_t rank : {0U, 1U}) run.await_heartbeat(rank, "beat");
+  {
+    const std::lock_guard lock(run.shared->mutex);
+    run.shared->is_frozen = true;
+  }
+  std::this_thread::sleep_for(milliseconds(4000));
+  EXPECT_EQ(run.said.count_of("has waited"), 0U);
+}
+
+// A debugger stops a process for as long as somebody looks at it.
+TEST(MonitorTest, AProcessInADebuggerIsNotLost) {
+  Processes run(2, quick_to_give_up());
+  const accelerant::dist::Heartbeat last{.beat = 9,
+                                         .progress = {.ordered = true},
+                                         .whereabouts = {.machine = "another", .is_traced = true}};
+  run.shared->texts[1] = to_json(last);
+  run.start(0);
+  const auto gather = run.progress[0].collective("gather");
+  EXPECT_NE(run.said.await("rank 1 has not answered"), "");
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_EQ(run.said.count_of("has waited"), 0U);
+}
+
+// A terminal that is held (Ctrl-S) blocks those who write to it.
+TEST(MonitorTest, AProcessThatCannotLogIsNotSilent) {
+  Processes run(2, quick());
+  run.start();
+  const auto held = run.said.hold();
+  const auto gather = run.progress[0].collective("gather");
+  run.await_heartbeat(0, "gather");
+  std::this_thread::sleep_for(milliseconds(300));  // rank 0 has a warning to say by now
+  const int64_t beat = run.beat_of(0);
+  for (int i = 0; i < 20'000 && run.beat_of(0) < beat + 10; ++i) usleep(1000);
+  EXPECT_GE(run.beat_of(0), beat + 10);
+}
+
+TEST(MonitorTest, StepsAreWrittenBeforeTheNextIntervalIsOver) {
+  auto options = quick();
+  options.interval = std::chrono::minutes(10);
+  Processes run(2, options);
+  run.start();
+  run.await_heartbeat(1, "\"step\":0");
+  for (int step = 0; step < 12; ++step) run.progress[1].begin_step();
+  run.await_heartbeat(1, "\"step\":12");
+}
+
+TEST(MonitorTest, TracedProcessesAreKnown) {
+  const auto own = accelerant::dist::own_whereabouts();
+  EXPECT_FALSE(own.is_traced);  // unless somebody debugs this test
+  EXPECT_EQ(own.pid, getpid());
+  const pid_t child = fork();
+  if (child == 0) {
+    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0) raise(SIGSTOP);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, WUNTRACED);
+  if (WIFEXITED(status)) GTEST_SKIP() << "this system forbids debuggers";
+  auto of_child = own;
+  of_child.pid = child;
+  EXPECT_TRUE(is_traced(of_child));
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  EXPECT_FALSE(is_traced(of_child));
+  of_child.machine = "another";
+  of_child.is_traced = true;
+  EXPECT_TRUE(is_traced(of_child));
 }
 
 TEST(MonitorTest, NothingIsSaidOfProcessesThatEnd) {

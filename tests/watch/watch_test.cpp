@@ -75,6 +75,10 @@ class World {
   }
 
   std::optional<std::string> mismatch() const { return watch_.mismatch(now_); }
+  std::optional<std::string> lost(bool is_excused = false) const {
+    return watch_.lost(now_, [&](const Heartbeat&) { return is_excused; });
+  }
+  void begins_again() { watch_.begin_again(now_); }
   std::string who_is_late() const { return watch_.who_is_late(now_); }
   const Watch& watch() const { return watch_; }
   double now() const { return now_; }
@@ -172,8 +176,9 @@ TEST(WatchTest, NamesAProcessThatDoesNotAnswer) {
   EXPECT_EQ(world.passes(59), Texts{});
   const auto said = world.passes(1);
   ASSERT_EQ(said.size(), 1U);
-  EXPECT_TRUE(
-      contains(said[0], "rank 2 has not answered for 60 s; it was at step 0, in user code"));
+  EXPECT_TRUE(contains(
+      said[0],
+      "rank 2 has not answered for 60 s; when last heard, it was at step 0, in user code"));
   EXPECT_EQ(world.passes(59), Texts{});
   EXPECT_EQ(world.passes(1).size(), 1U);
   world.continues(2);
@@ -205,7 +210,8 @@ TEST(WatchTest, WhoIsLateIsNamedOnce) {
   EXPECT_EQ(world.who_is_late(), "ranks 1 and 2 are behind, at step 1, in user code");
   world.stops(2);
   world.passes(20);
-  EXPECT_EQ(world.who_is_late(), "rank 2 has not answered for 20 s (last at step 1, in user code)");
+  EXPECT_EQ(world.who_is_late(),
+            "rank 2 has not answered for 20 s (last heard at step 1, in user code)");
   world.continues(2);
   world.enters(1, "gather");
   world.enters(2, "gather");
@@ -221,6 +227,84 @@ TEST(WatchTest, ProcessesThatHaveLeftAreNotSilent) {
   world.passes(1);
   world.stops(1);
   EXPECT_EQ(world.passes(500), Texts{});
+}
+
+// --- Lost processes -------------------------------------------------------------------------------
+
+World world_with_a_stopped_process(const MonitorOptions& options = {}) {
+  World world(3, 0, options);
+  for (int64_t rank = 0; rank < 3; ++rank) world.steps(rank);
+  world.passes(1);
+  world.stops(2);
+  world.enters(0, "gather");
+  world.enters(1, "gather");
+  return world;
+}
+
+TEST(WatchTest, AProcessThatIsSilentForAMinuteIsLost) {
+  World world = world_with_a_stopped_process();
+  world.passes(59);
+  EXPECT_FALSE(world.lost());
+  world.passes(1);
+  ASSERT_TRUE(world.lost());
+  EXPECT_EQ(
+      *world.lost(),
+      "has waited in gather (exchange 1) for 60 s, and rank 2 has not answered for 60 s (last "
+      "heard at step 1, in user code). Its process is stopped or cut off, or its machine is "
+      "gone; to wait longer, raise process_group.monitor.lost_after");
+  EXPECT_FALSE(world.lost(/*is_excused=*/true));
+  world.continues(2);
+  world.passes(1);
+  EXPECT_FALSE(world.lost());
+}
+
+TEST(WatchTest, LostAfterIsAnOption) {
+  World never = world_with_a_stopped_process({.lost_after = std::chrono::seconds(0)});
+  never.passes(10'000);
+  EXPECT_FALSE(never.lost());
+  World soon = world_with_a_stopped_process({.lost_after = std::chrono::seconds(20)});
+  soon.passes(19);
+  EXPECT_FALSE(soon.lost());
+  soon.passes(1);
+  EXPECT_TRUE(soon.lost());
+  // Not before three heartbeats are missing.
+  World three = world_with_a_stopped_process(
+      {.interval = std::chrono::seconds(30), .lost_after = std::chrono::seconds(20)});
+  three.passes(89);
+  EXPECT_FALSE(three.lost());
+  three.passes(1);
+  EXPECT_TRUE(three.lost());
+}
+
+TEST(WatchTest, AProcessThatIsOnlySlowIsNotLost) {
+  World world(2);
+  world.enters(0, "gather");
+  world.passes(10'000);
+  EXPECT_FALSE(world.lost());
+}
+
+TEST(WatchTest, NobodyIsLostToAProcessThatDoesNotWait) {
+  World world = world_with_a_stopped_process();
+  world.enters(0, "");
+  world.passes(1000);
+  EXPECT_FALSE(world.lost());
+  world.enters(0, "gather");
+  world.passes(59);
+  EXPECT_FALSE(world.lost());
+  world.passes(1);
+  EXPECT_TRUE(world.lost());
+}
+
+// A laptop, or a whole job, that was suspended.
+TEST(WatchTest, TheTimeInWhichThisProcessWasStoppedDoesNotCount) {
+  World world = world_with_a_stopped_process();
+  world.passes(500);
+  world.begins_again();
+  EXPECT_FALSE(world.lost());
+  world.passes(59);
+  EXPECT_FALSE(world.lost());
+  world.passes(1);
+  EXPECT_TRUE(world.lost());
 }
 
 // --- Exchanges that cannot meet -------------------------------------------------------------------

@@ -44,6 +44,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/tensor/detail/refill.h"
 #include "accelerant/tensor/nested.h"
 
@@ -102,7 +103,7 @@ class CapturedStepBase {
   StepOutputs run(std::vector<at::Tensor> inputs, const StepBody& body);
 
  private:
-  std::unique_ptr<CaptureEngine> engine_;
+  std::unique_ptr<CaptureEngine, DeleteInOwnProcess> engine_;
 };
 
 }  // namespace detail

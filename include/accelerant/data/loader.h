@@ -28,6 +28,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/data/dataset.h"
 #include "accelerant/data/detail/loader_state.h"
 #include "accelerant/data/detail/loop.h"
@@ -49,7 +50,8 @@ class Loader : public LoaderHandle {
 
   Loader(std::shared_ptr<detail::Source<Batch>> source, LoaderOptions options,
          Placement placement = {})
-      : LoaderHandle(std::make_shared<LoaderState>(options, placement, source->traits())),
+      : LoaderHandle(accelerant::detail::make_shared_for_process<LoaderState>(options, placement,
+                                                                              source->traits())),
         source_(std::move(source)),
         options_(std::make_shared<const LoaderOptions>(std::move(options))),
         placement_(std::make_shared<const Placement>(std::move(placement))) {}
@@ -132,8 +134,8 @@ class Loader<Batch>::Iterator {
   using difference_type = std::ptrdiff_t;
 
   explicit Iterator(const Loader& loader)
-      : loop_(std::make_shared<detail::Loop<Batch>>(loader.source_, loader.state(),
-                                                    loader.options(), loader.placement())) {}
+      : loop_(accelerant::detail::make_shared_for_process<detail::Loop<Batch>>(
+            loader.source_, loader.state(), loader.options(), loader.placement())) {}
 
   Batch& operator*() const { return loop_->batch(); }
   Batch* operator->() const { return &loop_->batch(); }
@@ -196,12 +198,13 @@ auto loader(D&& dataset, LoaderOptions options = {}, Collate collate_function = 
   }
   if constexpr (detail::AnyIndexed<Set>) {
     using Source = detail::IndexedSource<Set, Collate>;
-    auto source =
-        std::make_shared<Source>(std::move(set), !is_pointer, std::move(collate_function));
+    auto source = accelerant::detail::make_shared_for_process<Source>(std::move(set), !is_pointer,
+                                                                      std::move(collate_function));
     return Loader<typename Source::Batch>(std::move(source), std::move(options));
   } else if constexpr (detail::AnyStream<Set>) {
     using Source = detail::StreamSource<Set, Collate>;
-    auto source = std::make_shared<Source>(std::move(set), std::move(collate_function));
+    auto source = accelerant::detail::make_shared_for_process<Source>(std::move(set),
+                                                                      std::move(collate_function));
     return Loader<typename Source::Batch>(std::move(source), std::move(options));
   }
 }

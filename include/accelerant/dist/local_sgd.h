@@ -21,6 +21,8 @@
 #include <memory>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
+
 namespace accelerant::dist {
 
 class World;
@@ -72,6 +74,7 @@ class [[nodiscard]] LocalSgd {
   bool is_active_;
   int exceptions_at_entry_;
   std::shared_ptr<void> exchange_stopped_;
+  accelerant::detail::OwnProcess process_;
 };
 
 }  // namespace accelerant::dist

@@ -23,6 +23,8 @@
 #include <utility>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
+
 namespace accelerant {
 
 struct ProgressBarOptions {
@@ -168,6 +170,7 @@ class ProgressBar {
   Clock::time_point start_;
   Clock::time_point last_drawing_;
   int64_t done_at_last_drawing_;
+  detail::OwnProcess process_;
   int64_t last_count_ = 0;  // of advance()
   bool has_drawn_ = false;
   bool line_open_ = false;  // the cursor is behind a drawn bar

@@ -12,7 +12,7 @@ namespace accelerant::dist {
 // writes what the process is doing to the store every few seconds. Three kinds of messages
 // (core/log.h) come from that: which process the others wait for, processes that wait for each other
 // in exchanges that can never meet, and processes that are much slower than the others. It costs
-// only these few bytes.
+// only these few bytes. Waits for processes that have fallen silent end with an error.
 struct MonitorOptions {
   // Whether to run this thread. Default: true.
   bool enabled = true;
@@ -36,6 +36,13 @@ struct MonitorOptions {
 
   // How many steps, of the last 50, that takes at least. Default: 20.
   int64_t straggler_steps = 20;
+
+  // After this long, end a process with an error if it waits for others, and one of them has written
+  // nothing all this time (its process is stopped, its machine is gone), or the store has not
+  // answered. A process that is only slow keeps writing; for that there is
+  // ProcessGroupOptions::timeout. Time in which this process was stopped itself does not count, nor
+  // do processes in a debugger. At least three intervals. Default: 60 s. 0: never.
+  std::chrono::milliseconds lost_after = std::chrono::seconds(60);
 };
 
 // What carries tensors between processes. Tensors on the CPU always go through Gloo.
@@ -50,7 +57,8 @@ struct ProcessGroupOptions {
   Backend backend = Backend::automatic;
 
   // How long an exchange between processes may take before it fails. A process that dies is noticed
-  // at once; only one that hangs, or a network that is cut, takes this long. Default: 10 minutes.
+  // at once, and one that is stopped or cut off after MonitorOptions::lost_after; only one that runs
+  // but does not come to the exchange takes this long. Default: 10 minutes.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 
   // How long the processes wait for each other at the start. Default: 5 minutes.

@@ -4,7 +4,7 @@
 namespace accelerant::detail {
 
 CapturedStepBase::CapturedStepBase(const std::shared_ptr<Core>& core, const CaptureOptions& options)
-    : engine_(std::make_unique<CaptureEngine>(core, options)) {}
+    : engine_(new CaptureEngine(core, options)) {}
 
 CapturedStepBase::~CapturedStepBase() = default;
 CapturedStepBase::CapturedStepBase(CapturedStepBase&&) noexcept = default;

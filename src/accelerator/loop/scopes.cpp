@@ -60,6 +60,7 @@ void AccumulateScope::clean_up_failure() {
 }
 
 AccumulateScope::~AccumulateScope() {
+  if (!core_->process.is_this_one()) return;  // the update exchanges whether gradients overflowed
   try {
     if (std::uncaught_exceptions() > exceptions_at_entry_) {
       clean_up_failure();
