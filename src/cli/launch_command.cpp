@@ -7,6 +7,7 @@
 #include "accelerant/core/error.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "core/launch_contract.h"
 #include "launch/launcher.h"
 #include "launch/process_count.h"
 #include "launch/start_error.h"
@@ -54,6 +55,12 @@ void add_placement(CLI::App& app, Arguments& arguments) {
       ->group(group);
   app.add_flag("--standalone", options.standalone,
                "Use this machine alone and a free port, and ignore the four options above")
+      ->group(group);
+  app.add_option(both_spellings("--secret-file"), options.secret_file,
+                 "File with the secret of the run, the same on all machines: only processes that "
+                 "know it can join. Make one with: (umask 077; head -c 32 /dev/urandom > FILE). "
+                 "Default: a new secret on a single machine, else ACCELERANT_SECRET_FILE, or none")
+      ->option_text("FILE")
       ->group(group);
 }
 
@@ -149,6 +156,8 @@ void complete_from_environment(launch::LaunchOptions& options) {
   const char* port = std::getenv("MASTER_PORT");
   if (options.main_process_ip.empty() && address != nullptr) options.main_process_ip = address;
   if (!options.main_process_port && port != nullptr) options.main_process_port = port_in(port);
+  const char* secret = std::getenv(kSecretFileVariable);
+  if (options.secret_file.empty() && secret != nullptr) options.secret_file = secret;
 }
 
 // An option of the launcher behind the program's name reaches the program, which mostly ignores it.

@@ -20,6 +20,9 @@ std::string launched_rank();
 // of a shell.
 std::optional<std::string> own_error_file();
 
+// Names the file with the secret of the run (meet/secret.h).
+inline constexpr const char* kSecretFileVariable = "ACCELERANT_SECRET_FILE";
+
 inline constexpr const char* kSavingFileVariable = "ACCELERANT_SAVING_FILE";
 
 // Creates the file that this variable names. It tells the launcher that this rank is saving its

@@ -2,45 +2,36 @@
 
 #include <c10/util/StringUtil.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
+#include "core/fd.h"
 #include "core/texts.h"
 #include "dist/message.h"
+#include "dist/run_store.h"
+#include "meet/place.h"
+#include "meet/secret.h"
+#include "meet/store_client.h"
+#include "meet/store_server.h"
 #include "watch/failure.h"
 
 namespace accelerant::dist {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Whether the descriptor is still the socket that the launcher passed on: a program in between may
-// have closed it.
-bool is_bound_to(int descriptor, int port) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof(address);
-  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
-  if (address.ss_family == AF_INET) {
-    return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port) == port;
-  }
-  if (address.ss_family == AF_INET6) {
-    return ntohs(reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port) == port;
-  }
-  return false;
-}
 
 milliseconds since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin);
@@ -85,20 +76,89 @@ class Reminder {
   std::thread thread_;
 };
 
-c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, milliseconds timeout,
-                                        milliseconds first_reminder) {
-  const bool serves = environment.process_index == 0 && !environment.uses_agent_store;
-  const std::string where = c10::str(environment.master_address, ":", environment.master_port);
+meet::Place place_of(const Environment& environment) {
+  return {.host = environment.master_address,
+          .port = environment.master_port,
+          .several_machines = !environment.on_one_machine()};
+}
+
+std::string place_text(const Environment& environment) { return place_of(environment).text(); }
+
+// The socket that the launcher passed on, unless a program in between has closed it, or a new one.
+Fd listening_socket(const Environment& environment) {
+  if (environment.listen_fd && meet::port_of(*environment.listen_fd) == environment.master_port) {
+    Fd inherited(*environment.listen_fd);
+    fcntl(inherited.get(), F_SETFD, FD_CLOEXEC);  // not for children of this process
+    return inherited;
+  }
+  meet::Bound bound = meet::bind_at(place_of(environment));
+  if (bound.socket.is_open()) return std::move(bound.socket);
+  throw std::runtime_error(bound.reason);
+}
+
+std::unique_ptr<meet::StoreServer> serve_store(const Environment& environment,
+                                               const std::optional<meet::Secret>& secret) {
+  try {
+    return std::make_unique<meet::StoreServer>(listening_socket(environment), secret);
+  } catch (const std::exception& error) {
+    throw Error(ErrorDetails{
+        .problem = "The main process cannot serve the store at " + place_text(environment),
+        .expected = "a free port at an address of this machine",
+        .got = error.what(),
+        .hint =
+            "set MASTER_PORT to another port, or MASTER_ADDR to an address of this machine (here "
+            "0.0.0.0 stands for all of them); `accelerant launch` finds a free port itself"});
+  }
+}
+
+// What users should know about who else can join; once per run.
+void tell_who_can_join(const Environment& environment, bool has_secret) {
+  if (!environment.is_main_process() || has_secret) return;
+  if (environment.uses_agent_store) {
+    log(LogLevel::debug,
+        "the launcher serves the store of this run, so no secret protects it; accelerant launch "
+        "starts runs with one");
+  } else if (environment.on_one_machine()) {
+    log(LogLevel::debug, "this run has no secret: every user of this machine can connect to " +
+                             place_text(environment) +
+                             "; ACCELERANT_SECRET_FILE or accelerant launch protects it");
+  } else {
+    log(LogLevel::warning,
+        "this run has no secret: whoever can connect to " + place_text(environment) +
+            " can read and change what its processes tell each other there. Make one with (umask "
+            "077; head -c 32 /dev/urandom > run.secret), copy it to every machine, and start with "
+            "--secret-file run.secret or ACCELERANT_SECRET_FILE=run.secret");
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> connect_to_launcher(const Environment& environment,
+                                                    milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(environment.master_port);
-  options.isServer = serves;
   options.waitWorkers = false;  // await_all waits, and names the missing processes
   options.timeout = timeout;
-  if (serves && environment.listen_fd &&
-      is_bound_to(*environment.listen_fd, environment.master_port)) {
-    options.masterListenFd = environment.listen_fd;
-    fcntl(*environment.listen_fd, F_SETFD, FD_CLOEXEC);  // not for children of this process
+  return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
+}
+
+c10::intrusive_ptr<c10d::Store> connect_to_main_process(const Environment& environment,
+                                                        const std::optional<meet::Secret>& secret,
+                                                        milliseconds timeout) {
+  auto client = std::make_unique<meet::StoreClient>(place_of(environment), secret, timeout);
+  return c10::make_intrusive<RunStore>(std::move(client), timeout);
+}
+
+c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, milliseconds timeout,
+                                        milliseconds first_reminder) {
+  std::optional<meet::Secret> secret;
+  if (!environment.uses_agent_store && !environment.secret_file.empty()) {
+    secret = meet::Secret::read(environment.secret_file);
   }
+  tell_who_can_join(environment, secret.has_value());
+  std::unique_ptr<meet::StoreServer> server;
+  if (environment.process_index == 0 && !environment.uses_agent_store) {
+    server = serve_store(environment, secret);
+  }
+  const std::string where = place_text(environment);
   try {
     // The others keep trying until the store exists, without a message. One per machine should say
     // so.
@@ -114,16 +174,22 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
                      " serves it: check whether it is running"));
       });
     }
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
+    auto store = environment.uses_agent_store
+                     ? connect_to_launcher(environment, timeout)
+                     : connect_to_main_process(environment, secret, timeout);
+    // Never destroyed: other processes may still need it when the last World of this process is
+    // gone. At the end of the process the system closes its connections.
+    static auto* const kept = new std::unique_ptr<meet::StoreServer>();
+    *kept = std::move(server);
+    return store;
+  } catch (const meet::StoreRefused& error) {
+    throw Error(ErrorDetails{
+        .problem =
+            c10::str("Process ", environment.process_index, " cannot join the run at ", where),
+        .got = error.what(),
+        .hint = "give all processes the same secret, or none (--secret-file or "
+                "ACCELERANT_SECRET_FILE), and check that MASTER_PORT is not that of another run"});
   } catch (const std::exception& error) {
-    if (serves) {
-      throw Error(ErrorDetails{
-          .problem = c10::str("The main process cannot serve the store at ", where),
-          .expected = "a free port at an address of this machine",
-          .got = c10d_message(error.what()),
-          .hint = "set MASTER_PORT to another port (MASTER_ADDR must be this machine); `accelerant "
-                  "launch` finds a free one itself"});
-    }
     throw Error(ErrorDetails{
         .problem =
             c10::str("Process ", environment.process_index, " cannot reach the store at ", where),
@@ -139,8 +205,7 @@ c10::intrusive_ptr<c10d::Store> store_of(const Environment& environment, millise
                                          milliseconds first_reminder) {
   // Nobody to meet: a single process needs no port, and may have been started without one.
   if (environment.num_processes == 1) return c10::make_intrusive<c10d::HashStore>();
-  // Never destroyed: other processes may still need the store served from here when the last World
-  // of this process is gone, and closing it at process exit loses nothing.
+  // Never destroyed: a second World uses the connection too.
   static std::mutex mutex;
   static auto* store = new c10::intrusive_ptr<c10d::Store>();
   static auto* where = new std::string();

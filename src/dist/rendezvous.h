@@ -1,5 +1,5 @@
-// How the processes of a run find each other: a key-value store that one of them, or their
-// launcher, serves over TCP.
+// How the processes of a run find each other: a key-value store that one of them (meet/store_server.h)
+// or their launcher (torchrun, with c10d's TCPStore) serves over TCP.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
+#include <memory>
 #include <utility>
 
 #include "accelerant/core/error.h"
 #include "core/launch_contract.h"
 #include "launch/child_process.h"
 #include "launch/folders.h"
+#include "meet/secret.h"
 
 namespace accelerant::launch {
 namespace {
@@ -105,6 +108,13 @@ void place_on_machines(const LaunchOptions& options, LaunchPlan& plan) {
   plan.local_world_size = options.num_processes / plan.num_machines;
 }
 
+// Its absolute path: a rank may change its folder first.
+std::string usable_secret_file(const std::string& path) {
+  meet::Secret::read(path);  // throws if it cannot be used
+  const std::unique_ptr<char, void (*)(void*)> absolute(::realpath(path.c_str(), nullptr), ::free);
+  return absolute ? absolute.get() : path;
+}
+
 Variables asked_for(const LaunchOptions& options) {
   Variables variables;
   if (options.mixed_precision) variables["ACCELERATE_MIXED_PRECISION"] = *options.mixed_precision;
@@ -138,6 +148,7 @@ LaunchPlan make_plan(const LaunchOptions& options) {
   LaunchPlan plan;
   place_on_machines(options, plan);
   plan.program = find_program(options.command.front());
+  if (!options.secret_file.empty()) plan.secret_file = usable_secret_file(options.secret_file);
   if (options.run_id.find('/') != std::string::npos) {
     throw Error(ErrorDetails{
         .problem = "run_id", .expected = "a name without /", .got = "'" + options.run_id + "'"});
@@ -161,7 +172,8 @@ void make_rank_folders(const LaunchPlan& plan, const std::string& folder_of_atte
 
 std::optional<MasterPort> bind_port_of(const LaunchPlan& plan) {
   if (plan.machine_rank != 0) return std::nullopt;
-  return bind_master_port(plan.port);
+  return bind_master_port(
+      {.host = plan.master_addr, .port = plan.port, .several_machines = plan.num_machines > 1});
 }
 
 std::vector<RankStart> plan_ranks(const LaunchOptions& options, const LaunchPlan& plan,
@@ -179,6 +191,7 @@ std::vector<RankStart> plan_ranks(const LaunchOptions& options, const LaunchPlan
                        .restart_count = restart_count,
                        .max_restarts = options.max_restarts,
                        .run_id = plan.run_id,
+                       .secret_file = plan.secret_file,
                        .threads = options.num_cpu_threads_per_process};
     place.error_file = folder_of_attempt + "/" + std::to_string(place.rank()) + "/error.json";
     RankStart start = {.rank = place.rank(),

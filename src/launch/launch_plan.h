@@ -19,7 +19,9 @@ struct LaunchPlan {
   int64_t num_machines = 1;
   int64_t local_world_size = 1;
   std::string master_addr = {};
-  int port = 0;             // 0: a free one in each attempt
+  int port = 0;  // 0: a free one in each attempt
+  // An absolute path. Empty: on one machine every attempt has a secret of its own, several have none.
+  std::string secret_file = {};
   std::string run_id = {};  // as the ranks see it
   StreamMask tee = {};
   StreamMask redirect = {};

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "core/files.h"
 #include "core/texts.h"
 #include "launch/console.h"
 #include "launch/guardian.h"
@@ -16,6 +17,7 @@
 #include "launch/report.h"
 #include "launch/run_folder.h"
 #include "launch/signal_watch.h"
+#include "meet/secret.h"
 
 namespace accelerant::launch {
 namespace {
@@ -46,6 +48,7 @@ class Launch {
   explicit Launch(const LaunchOptions& options)
       : options_(options),
         plan_(make_plan(options)),
+        makes_secrets_(plan_.secret_file.empty() && plan_.num_machines == 1),
         port_(bind_port_of(plan_)),
         folder_(options, plan_) {}
 
@@ -104,6 +107,7 @@ class Launch {
     }
     has_logs_ = folder_.has_logs() && !replacement;
     LaunchOutput& output = *opened;
+    if (makes_secrets_) renew_secret();
     auto starts = plan_ranks(options_, plan_, std::exchange(port_, {}), result_.restarts, folder);
     for (size_t i = 0; i < starts.size(); ++i) {
       starts[i].command.out_terminal = output.terminal_of(i, Stream::out);
@@ -114,6 +118,21 @@ class Launch {
     console_.write_pending();
     if (!output.are_logs_complete()) say("some log files in " + folder + " are not complete");
     return attempt;
+  }
+
+  // The secret of an earlier attempt is still good if a new one cannot be written: a full disk must
+  // not end the training.
+  void renew_secret() {
+    const std::string path =
+        folder_.private_folder() + "/secret_" + std::to_string(result_.restarts);
+    try {
+      meet::Secret::random().write(path);
+    } catch (const Error&) {
+      if (!path_exists(plan_.secret_file)) throw;
+      return;
+    }
+    if (!plan_.secret_file.empty()) remove_file(plan_.secret_file);
+    plan_.secret_file = path;
   }
 
   void open_output(std::optional<LaunchOutput>& output, const LaunchPlan& plan,
@@ -197,6 +216,7 @@ class Launch {
 
   const LaunchOptions& options_;
   LaunchPlan plan_;
+  const bool makes_secrets_;  // all ranks are on this machine, and the user has not named a secret
   std::optional<MasterPort> port_;
   RunFolder folder_;
   bool has_logs_ = false;  // of this attempt

@@ -56,6 +56,11 @@ struct LaunchOptions {
   // Default: 0 on a single machine, 29500 on several.
   std::optional<int> main_process_port = {};
 
+  // A file with the secret of the run, the same on all machines: processes that do not know it cannot
+  // join. It must belong to this user and be closed to others (meet/secret.h). Default: on a single
+  // machine the launcher makes a secret for every attempt; on several there is none.
+  std::string secret_file = {};
+
   // Use this machine alone, at 127.0.0.1 and a free port, whatever the four fields above say.
   // Default: false.
   bool standalone = false;

@@ -5,24 +5,29 @@
 
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "accelerant/core/error.h"
 
 namespace accelerant::launch {
 namespace {
 
-[[noreturn]] void refuse(int port, int error) {
-  const std::string what = "port " + std::to_string(port);
+[[noreturn]] void refuse(const meet::Place& place, int error, const std::string& problem) {
+  const std::string port = "port " + std::to_string(place.port);
   if (error == EADDRINUSE) {
     throw Error(ErrorDetails{
-        .problem = "the ranks cannot meet at " + what + ": it is in use",
+        .problem = "the ranks cannot meet at " + port + ": it is in use",
         .hint = "stop the program that listens there (find it with ss -ltnp) or name another port; "
                 "on a single machine leave the port out, and a free one is taken"});
   }
-  throw Error(ErrorDetails{.problem = "the ranks cannot meet at " + what,
-                           .got = std::strerror(error),
-                           .hint = "name another port"});
+  if (error == EADDRNOTAVAIL) {
+    throw Error(ErrorDetails{.problem = "the ranks cannot meet at " + place.host,
+                             .got = problem,
+                             .hint = "set main_process_ip (--main-process-ip) to an address of "
+                                     "machine 0, where rank 0 runs; there 0.0.0.0 stands for all "
+                                     "of its addresses"});
+  }
+  throw Error(ErrorDetails{
+      .problem = "the ranks cannot meet at " + port, .got = problem, .hint = "name another port"});
 }
 
 Fd make_socket(int family) {
@@ -37,7 +42,7 @@ Fd make_socket(int family) {
   return made;
 }
 
-int bind_to(const Fd& socket, int family, int port) {
+int bind_to_all(const Fd& socket, int family, int port) {
   sockaddr_in6 six = {};
   six.sin6_family = AF_INET6;
   six.sin6_addr = in6addr_any;
@@ -52,36 +57,37 @@ int bind_to(const Fd& socket, int family, int port) {
                 is_six ? sizeof six : sizeof four);
 }
 
-int port_of(const Fd& socket) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof address;
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  if (address.ss_family == AF_INET6) {
-    return ntohs(reinterpret_cast<sockaddr_in6*>(&address)->sin6_port);
-  }
-  return ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
-}
-
-}  // namespace
-
-MasterPort bind_master_port(int port) {
-  if (port < 0 || port > 65535) {
-    throw Error(ErrorDetails{.problem = "the port at which the ranks meet is not valid",
-                             .expected = "0 (a free one) to 65535",
-                             .got = std::to_string(port)});
-  }
+// A socket that holds the port at all addresses while we bind it to ours: a program in place of our
+// library may want to listen at all of them. This socket never listens.
+MasterPort hold_port(const meet::Place& place) {
   int error = 0;
   // A machine may have IPv6 switched off.
   for (const int family : {AF_INET6, AF_INET}) {
     MasterPort made{.socket = make_socket(family)};
-    if (made.socket.is_open() && bind_to(made.socket, family, port) == 0) {
-      made.port = port_of(made.socket);
+    if (made.socket.is_open() && bind_to_all(made.socket, family, place.port) == 0) {
+      made.port = meet::port_of(made.socket.get());
       return made;
     }
     error = errno;
     if (error == EADDRINUSE || error == EACCES) break;
   }
-  refuse(port, error);
+  refuse(place, error, std::strerror(error));
+}
+
+}  // namespace
+
+MasterPort bind_master_port(const meet::Place& place) {
+  if (place.port < 0 || place.port > 65535) {
+    throw Error(ErrorDetails{.problem = "the port at which the ranks meet is not valid",
+                             .expected = "0 (a free one) to 65535",
+                             .got = std::to_string(place.port)});
+  }
+  const MasterPort held = hold_port(place);
+  meet::Place here = place;
+  here.port = held.port;
+  meet::Bound bound = meet::bind_at(here);
+  if (!bound.socket.is_open()) refuse(here, bound.error, bound.reason);
+  return {.socket = std::move(bound.socket), .port = held.port};
 }
 
 }  // namespace accelerant::launch

@@ -13,12 +13,10 @@ namespace accelerant::launch {
 namespace {
 
 // Set for one rank of an outer launcher; our ranks would mistake them for their own.
-constexpr std::string_view kOfAnOuterRank[] = {"ACCELERANT_ERROR_FILE_OWNER",
-                                               "ACCELERANT_MASTER_LISTEN_FD",
-                                               kErrorIsReportedVariable,
-                                               kSavingFileVariable,
-                                               kTerminalVariable,
-                                               "TORCHELASTIC_ERROR_FILE"};
+constexpr std::string_view kOfAnOuterRank[] = {
+    "ACCELERANT_ERROR_FILE_OWNER", "ACCELERANT_MASTER_LISTEN_FD", kErrorIsReportedVariable,
+    kSavingFileVariable,           kSecretFileVariable,           kTerminalVariable,
+    "TORCHELASTIC_ERROR_FILE"};
 
 bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 
@@ -56,6 +54,7 @@ Variables rank_variables(const RankPlace& place) {
     variables["TORCHELASTIC_ERROR_FILE"] = place.error_file;
     variables[kSavingFileVariable] = saving_file_of(place.error_file);
   }
+  if (!place.secret_file.empty()) variables[kSecretFileVariable] = place.secret_file;
   if (!is_set("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
   }

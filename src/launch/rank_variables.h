@@ -23,6 +23,7 @@ struct RankPlace {
   int64_t max_restarts = 0;
   std::string run_id = "none";
   std::string error_file = {};
+  std::string secret_file = {};         // with the secret of the run; empty: it has none
   std::optional<int64_t> threads = {};  // OMP_NUM_THREADS; none: a fair share, unless it is set
 
   int64_t rank() const { return machine_rank * local_world_size + local_rank; }

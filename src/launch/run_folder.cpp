@@ -59,4 +59,9 @@ RunFolder::RunFolder(const LaunchOptions& options, const LaunchPlan& plan) {
   }
 }
 
+const std::string& RunFolder::private_folder() {
+  if (temporary_) return temporary_->path();
+  return (private_ ? *private_ : private_.emplace()).path();
+}
+
 }  // namespace accelerant::launch

@@ -21,6 +21,8 @@ class RunFolder {
 
   // Where the files are, if the user cannot know; else empty.
   const std::string& announcement() const { return announcement_; }
+  // A folder that only this user can enter; removed at the end.
+  const std::string& private_folder();
   bool has_logs() const { return !temporary_; }
   // Of the folder that is removed at the end; empty if there is none.
   std::string temporary_path() const { return temporary_ ? temporary_->path() : ""; }
@@ -30,6 +32,7 @@ class RunFolder {
 
  private:
   std::optional<TemporaryFolder> temporary_;
+  std::optional<TemporaryFolder> private_;  // besides the user's folder, which others may enter
   std::string path_;
   std::string announcement_;
 };

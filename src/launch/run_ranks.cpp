@@ -9,6 +9,7 @@
 #include "launch/rank_group.h"
 #include "launch/rank_variables.h"
 #include "launch/report.h"
+#include "meet/secret.h"
 
 namespace accelerant::launch {
 namespace {
@@ -43,7 +44,9 @@ class Capture : public OutputReceiver {
 
 std::vector<RankStart> plan(const RunRanksOptions& options, const std::string& folder) {
   const std::string program = find_program(options.command.front());
-  MasterPort port = bind_master_port(0);
+  MasterPort port = bind_master_port();
+  const std::string secret_file = folder + "/secret";
+  meet::Secret::random().write(secret_file);
   std::vector<RankStart> starts;
   for (int64_t rank = 0; rank < options.num_processes; ++rank) {
     RankStart start = {.rank = rank,
@@ -52,7 +55,8 @@ std::vector<RankStart> plan(const RunRanksOptions& options, const std::string& f
     Variables variables = rank_variables({.local_rank = rank,
                                           .local_world_size = options.num_processes,
                                           .master_port = port.port,
-                                          .error_file = start.error_file});
+                                          .error_file = start.error_file,
+                                          .secret_file = secret_file});
     if (rank == 0) {
       variables["ACCELERANT_MASTER_LISTEN_FD"] = std::to_string(port.socket.get());
       start.inherited = std::move(port.socket);

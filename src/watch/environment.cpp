@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "accelerant/core/error.h"
+#include "core/launch_contract.h"
 #include "core/stable_hash.h"
 #include "watch/node_list.h"
 
@@ -372,6 +373,7 @@ Environment Environment::detect(const Lookup& lookup) {
     environment.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0);
     environment.run_id = variables.text("TORCHELASTIC_RUN_ID").value_or("");
   }
+  environment.secret_file = variables.text(kSecretFileVariable).value_or("");
   if (environment.is_main_process()) {
     const auto descriptor =
         variables.number("ACCELERANT_MASTER_LISTEN_FD", 0, std::numeric_limits<int>::max());

@@ -1,7 +1,5 @@
 #include "watch/network.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -11,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -20,6 +17,7 @@
 
 #include "accelerant/core/error.h"
 #include "core/texts.h"
+#include "meet/interfaces.h"
 
 namespace accelerant::dist {
 namespace {
@@ -27,41 +25,10 @@ namespace {
 constexpr const char* interface_hint =
     "name the network interface that leads to the other machines: GLOO_SOCKET_IFNAME=eth0";
 
-std::string text_of(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  const void* bytes = nullptr;
-  if (address->sa_family == AF_INET)
-    bytes = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
-  else
-    bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  return inet_ntop(address->sa_family, bytes, text, sizeof(text)) == nullptr ? "" : text;
-}
-
-bool is_loopback(const std::string& address) {
-  return address == "::1" || address.starts_with("127.");
-}
-
-// Only of interfaces that are up.
-std::vector<InterfaceAddress> addresses_of_this_machine() {
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return {};
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(first, freeifaddrs);
-  std::vector<InterfaceAddress> found;
-  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    found.push_back({.interface = entry->ifa_name,
-                     .address = text_of(entry->ifa_addr),
-                     .loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0});
-  }
-  return found;
-}
-
 void check_interface(const std::string& name) {
   if (if_nametoindex(name.c_str()) != 0) return;
   std::set<std::string> names;  // an interface may have several addresses
-  for (const auto& entry : addresses_of_this_machine()) names.insert(entry.interface);
+  for (const auto& entry : meet::addresses_of_this_machine()) names.insert(entry.interface);
   throw Error(ErrorDetails{.problem = "There is no such network interface",
                            .expected = "one of " + list_text({names.begin(), names.end()}),
                            .got = name,
@@ -78,14 +45,7 @@ std::string address_towards(const addrinfo& peer) {
   const bool found = connect(descriptor, peer.ai_addr, peer.ai_addrlen) == 0 &&
                      getsockname(descriptor, reinterpret_cast<sockaddr*>(&local), &length) == 0;
   close(descriptor);
-  return found ? text_of(reinterpret_cast<const sockaddr*>(&local)) : "";
-}
-
-// Bridges to containers and virtual machines have addresses that mean nothing elsewhere.
-bool is_bridge(const std::string& interface) {
-  for (const char* prefix : {"docker", "virbr", "veth", "br-", "cni", "lxcbr", "lxdbr"})
-    if (interface.starts_with(prefix)) return true;
-  return false;
+  return found ? meet::address_text(reinterpret_cast<const sockaddr*>(&local)) : "";
 }
 
 // The address of this machine as others see it.
@@ -110,13 +70,14 @@ std::string address_between_machines(const Environment& environment) {
     for (const addrinfo* peer = first; peer != nullptr; peer = peer->ai_next) {
       if (peer->ai_family != family) continue;
       const std::string address = address_towards(*peer);
-      if (!address.empty() && !is_loopback(address)) return address;
+      if (!address.empty() && !meet::is_loopback(address)) return address;
       reachable = reachable || !address.empty();
     }
   }
   // On the machine itself its own name may lead to a loopback address.
   if (reachable)
-    if (const auto address = address_to_others(addresses_of_this_machine())) return *address;
+    if (const auto address = meet::address_to_others(meet::addresses_of_this_machine()))
+      return *address;
   throw Error(ErrorDetails{.problem = "No address of this machine leads to the other machines",
                            .expected = "a route to MASTER_ADDR=" + environment.master_address,
                            .hint = interface_hint});
@@ -168,22 +129,6 @@ GlooEndpoint gloo_endpoint(const Environment& environment, const std::string& in
 int threads_per_process(const Environment& environment) {
   const double cores = usable_cores() / static_cast<double>(environment.local_num_processes);
   return std::max(1, static_cast<int>(cores));
-}
-
-std::optional<std::string> address_to_others(const std::vector<InterfaceAddress>& addresses) {
-  for (const bool bridges : {false, true}) {
-    for (const bool version_6 : {false, true}) {
-      for (const InterfaceAddress& entry : addresses) {
-        if (entry.loopback || is_loopback(entry.address)) continue;
-        if (is_bridge(entry.interface) != bridges) continue;
-        if ((entry.address.find(':') != std::string::npos) != version_6) continue;
-        // Valid only on one link, and only together with the number of the interface.
-        if (entry.address.starts_with("fe80:")) continue;
-        return entry.address;
-      }
-    }
-  }
-  return std::nullopt;
 }
 
 std::optional<double> cores_of_quota(std::string_view cpu_max) {

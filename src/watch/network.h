@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "accelerant/watch/environment.h"
 
@@ -29,16 +28,6 @@ GlooEndpoint gloo_endpoint(const Environment& environment, const std::string& in
 int threads_per_process(const Environment& environment);
 
 // --- Parts of the above ---------------------------------------------------------------------------
-
-struct InterfaceAddress {
-  std::string interface = {};
-  std::string address = {};
-  bool loopback = false;
-};
-
-// The best address for other machines among those of interfaces that are up: IPv4 before IPv6,
-// bridges to containers and virtual machines last. Nothing if there are only loopback addresses.
-std::optional<std::string> address_to_others(const std::vector<InterfaceAddress>& addresses);
 
 // The cores that "150000 100000", the content of cpu.max, stands for; nothing for "max 100000".
 std::optional<double> cores_of_quota(std::string_view cpu_max);

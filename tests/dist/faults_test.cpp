@@ -304,14 +304,15 @@ TEST(Faults, ARankThatFinishesEarlyIsNamed) {
 
 // --- Two machines ---------------------------------------------------------------------------------
 
-// For two_machines_test.py, which starts it with `accelerant launch` and may cut the link between
-// the machines.
-TEST(Faults, DISABLED_TrainingOnTwoMachines) {
+// For Python tests, which start it with `accelerant launch`: two_machines_test.py may cut the link
+// between the machines.
+TEST(Faults, DISABLED_TrainingOnMachines) {
   auto options = quick_options();
   options.process_group.timeout = seconds(std::atoi(std::getenv("FAULTS_TIMEOUT")));
   const int steps = std::atoi(std::getenv("FAULTS_STEPS"));
   train(options, steps, [&](Accelerator& accelerator, int step) {
-    if (accelerator.environment().num_machines != 2) throw std::runtime_error("not two machines");
+    const int machines = std::atoi(std::getenv("FAULTS_MACHINES"));
+    if (accelerator.environment().num_machines != machines) throw std::runtime_error("not so many");
     if (step == 20 && accelerator.is_main_process()) std::cout << "under way" << std::endl;
     if (step < steps) return;
     const auto all = accelerant::dist::gather(accelerator.world(), torch::full({1}, rank() + 1));

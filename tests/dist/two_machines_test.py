@@ -62,8 +62,8 @@ class Machines:
         command = ["ip", "netns", "exec", self.names[machine], LAUNCH, "launch"]
         command += ["--num-machines", "2", "--machine-rank", str(machine), "--main-process-ip", "10.77.0.1"]
         command += ["--num-processes", str(num_processes), "--main-process-port", "29517", "--grace", "2", PROGRAM]
-        command += ["--gtest_also_run_disabled_tests", "--gtest_filter=Faults.DISABLED_TrainingOnTwoMachines"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        command += ["--gtest_also_run_disabled_tests", "--gtest_filter=Faults.DISABLED_TrainingOnMachines"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "FAULTS_MACHINES": "2", **variables}
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
         )

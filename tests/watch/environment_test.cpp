@@ -111,6 +111,14 @@ TEST(EnvironmentTest, OnlyProcess0TakesTheSocketOfTheLauncher) {
   EXPECT_FALSE(detect(with(both, {{"RANK", "1"}})).listen_fd);
 }
 
+TEST(EnvironmentTest, TheSecretOfTheRunIsInAFile) {
+  const Variables torch = {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}};
+  EXPECT_EQ(detect(torch).secret_file, "");
+  EXPECT_EQ(detect(with(torch, {{"ACCELERANT_SECRET_FILE", "/run/secret"}})).secret_file,
+            "/run/secret");
+  EXPECT_EQ(detect(with(torch, {{"ACCELERANT_SECRET_FILE", ""}})).secret_file, "");
+}
+
 TEST(EnvironmentTest, TheAgentStoreMayBeNamedByANumber) {
   EXPECT_TRUE(detect(with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "1"}})).uses_agent_store);
   EXPECT_FALSE(

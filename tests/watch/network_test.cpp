@@ -13,7 +13,6 @@
 
 namespace {
 
-using accelerant::dist::address_to_others;
 using accelerant::dist::cores_of_quota;
 using accelerant::dist::Environment;
 using accelerant::dist::expand_node_list;
@@ -164,23 +163,6 @@ TEST(AddressTest, BetweenMachinesItIsNeverLoopback) {
   } catch (const accelerant::Error& error) {
     EXPECT_TRUE(contains(error.what(), "GLOO_SOCKET_IFNAME"));
   }
-}
-
-TEST(AddressTest, ChoosesAnInterfaceThatLeadsOut) {
-  EXPECT_EQ(address_to_others({{.interface = "lo", .address = "127.0.0.1", .loopback = true},
-                               {.interface = "docker0", .address = "172.17.0.1"},
-                               {.interface = "eth0", .address = "2001:db8::5"},
-                               {.interface = "eth1", .address = "10.0.0.5"}}),
-            "10.0.0.5");
-  EXPECT_EQ(address_to_others({{.interface = "docker0", .address = "172.17.0.1"},
-                               {.interface = "eth0", .address = "fe80::1"},
-                               {.interface = "eth0", .address = "2001:db8::5"}}),
-            "2001:db8::5");
-  // Between two containers the bridge may be the only interface.
-  EXPECT_EQ(address_to_others({{.interface = "veth1", .address = "10.9.0.1"}}), "10.9.0.1");
-  EXPECT_EQ(address_to_others({{.interface = "lo", .address = "127.0.0.1", .loopback = true},
-                               {.interface = "eth0", .address = "fe80::1"}}),
-            std::nullopt);
 }
 
 TEST(ThreadsTest, CoresAreShared) {

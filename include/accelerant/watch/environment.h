@@ -53,6 +53,9 @@ struct Environment {
   bool uses_agent_store = false;
   // A bound socket, not yet listening, that the launcher gave to process 0 to serve the store on.
   std::optional<int> listen_fd = {};
+  // The file with the secret of the run (ACCELERANT_SECRET_FILE), which every process must know that
+  // connects to the store of process 0. Empty: everybody may. Unused if the launcher serves the store.
+  std::string secret_file = {};
 
   int64_t restart_count = 0;  // how often the launcher has restarted all processes
   std::string run_id = {};    // the launcher's name for this run; may be empty
