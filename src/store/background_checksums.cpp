@@ -6,7 +6,7 @@
 namespace accelerant::checkpoint {
 namespace {
 
-// Handing over takes about 10 us, in which one core sums up 100 kB.
+// Waking the thread for less would take longer than summing up at once.
 constexpr std::size_t kWorthHandingOver = 512 << 10;
 
 }  // namespace

@@ -1,5 +1,4 @@
 // The checksums of blocks, computed in a thread while the caller writes the same bytes to a file.
-// One thread that does both takes a tenth longer.
 //
 //   BackgroundChecksums sums(4 << 20);
 //   sums.begin(bytes);   // borrows them

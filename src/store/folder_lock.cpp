@@ -1,6 +1,7 @@
 #include "store/folder_lock.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -5,9 +5,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -239,36 +237,6 @@ TEST(RunStoreTest, ThreadsShareAConnection) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(ours.store->add("count", 0), 800);
-}
-
-// The median time of a small request, in microseconds.
-double latency_of(c10d::Store& store) {
-  std::vector<double> times;
-  for (int i = 0; i < 2000; ++i) {
-    const auto begin = Clock::now();
-    store.set("heartbeat", "text of a heartbeat");
-    store.check({"heartbeat"});
-    store.get("heartbeat");
-    times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / 3);
-  }
-  std::ranges::sort(times);
-  return times[times.size() / 2];
-}
-
-// Prints what a request costs; slower machines may not fail because of it.
-TEST(RunStoreTest, IsNotSlowerThanTcpStore) {
-  const Served ours = serve_run_store(seconds(60));
-  const Store theirs = serve_tcp_store(seconds(60));
-  latency_of(*ours.store);
-  latency_of(*theirs);
-  double own = latency_of(*ours.store);
-  double their = latency_of(*theirs);
-  for (int i = 0; i < 4; ++i) {
-    own = std::min(own, latency_of(*ours.store));
-    their = std::min(their, latency_of(*theirs));
-  }
-  std::printf("a request takes %.1f us, with TCPStore %.1f us\n", own, their);
-  EXPECT_LT(own, 1.5 * their);
 }
 
 }  // namespace

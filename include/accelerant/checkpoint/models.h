@@ -56,7 +56,8 @@ struct SaveModelOptions {
 
   // Write checksums of the files to model.checksums.json beside them, which other programs ignore.
   // Loading and `accelerant verify` compare them: the formats themselves have none that are
-  // compared, so flipped bits would become weights. Default: true.
+  // compared, so flipped bits would become weights. A second thread computes them while the files
+  // are written. Default: true.
   bool checksums = true;
 };
 
@@ -100,7 +101,7 @@ struct LoadModelOptions {
   std::map<std::string, c10::Device> device_map = {};
 
   // Compare the files with model.checksums.json, if the model has one, before anything changes.
-  // Default: true.
+  // Every byte is read once more for that, with the threads that load. Default: true.
   bool checksums = true;
 };
 
@@ -165,7 +166,8 @@ void save(const Map& tensors, const std::string& path, const SaveTensorsOptions&
 struct LoadTensorsOptions {
   // Accept tensors of torch.save that repeat elements (strides of 0, as after expand()), or that
   // repeat each other's, and may be far larger than their file. Default: false, which is an Error:
-  // a file of 500 bytes may describe tensors of terabytes.
+  // a file of 500 bytes may describe tensors of terabytes. (load_checkpoint_in_model() needs no such
+  // option, as the model says how large its tensors are.)
   bool allow_expanded = false;
 
   // Compare the file with the model.checksums.json beside it, if that lists the file. Default: true.
