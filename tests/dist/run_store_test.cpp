@@ -29,7 +29,6 @@ using accelerant::meet::StoreClient;
 using accelerant::meet::StoreServer;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using Clock = std::chrono::steady_clock;
 using Store = c10::intrusive_ptr<c10d::Store>;
 using Bytes = std::vector<uint8_t>;
 
