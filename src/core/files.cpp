@@ -48,8 +48,8 @@ enum class Links { follow, keep };
 // Empty if there is nothing.
 std::optional<struct stat> status_of(const std::string& path, Links links) {
   struct stat status = {};
-  const int result = links == Links::follow ? ::stat(path.c_str(), &status)
-                                            : ::lstat(path.c_str(), &status);
+  const int result =
+      links == Links::follow ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status);
   if (result == 0) return status;
   if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
   throw_system_error(path + " cannot be accessed", errno);

@@ -67,9 +67,8 @@ std::optional<std::string> target_of_leftover(const std::string& name) {
   if (cut(".old.tmp")) return std::string(rest);
   if (!cut(".removed.tmp") && !cut(".tmp")) return std::nullopt;
   const std::size_t dot = rest.rfind('.');
-  const bool has_id =
-      dot != std::string_view::npos && rest.size() - dot == 1 + kIdLength &&
-      rest.find_first_not_of("0123456789abcdef", dot + 1) == std::string_view::npos;
+  const bool has_id = dot != std::string_view::npos && rest.size() - dot == 1 + kIdLength &&
+                      rest.find_first_not_of("0123456789abcdef", dot + 1) == std::string_view::npos;
   return std::string(has_id ? rest.substr(0, dot) : rest);
 }
 

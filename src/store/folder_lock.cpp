@@ -234,20 +234,20 @@ void FolderLock::refuse(const LockFile& claim, const LockCandidate& mine) const 
   const std::string state = life == Life::stopped   ? ", which is stopped but may continue"
                             : life == Life::unknown ? ", which has just given a sign of life"
                                                     : "";
-  throw LockRefused(ErrorDetails{
-      .problem = subject_ + " is in use",
-      .expected = "one run at a time",
-      .got = claim.text() + state,
-      .hint = "wait until that process ends, end it, or use another folder"});
+  throw LockRefused(
+      ErrorDetails{.problem = subject_ + " is in use",
+                   .expected = "one run at a time",
+                   .got = claim.text() + state,
+                   .hint = "wait until that process ends, end it, or use another folder"});
 }
 
 void FolderLock::require_held() {
   if (holder_.pid != ::getpid()) {
-    throw Error(ErrorDetails{.problem = subject_ + " is in use",
-                             .expected = "the process that began the run",
-                             .got = "process " + std::to_string(::getpid()) + ", forked from " +
-                                    text_of(holder_),
-                             .hint = "save in the process that began the run"});
+    throw Error(ErrorDetails{
+        .problem = subject_ + " is in use",
+        .expected = "the process that began the run",
+        .got = "process " + std::to_string(::getpid()) + ", forked from " + text_of(holder_),
+        .hint = "save in the process that began the run"});
   }
   const std::lock_guard guard(renewing_->mutex);
   if (is_lost_ || is_released_) throw_lost();
@@ -307,12 +307,12 @@ void FolderLock::release() noexcept {
 }
 
 void FolderLock::throw_lost() const {
-  throw Error(ErrorDetails{
-      .problem = subject_ + " belongs to another run now",
-      .expected = text_of(holder_),
-      .got = taken_by_.empty() ? "a lock that was released" : taken_by_,
-      .hint = "this process was suspended for longer than " + seconds_of(rules_.lease) +
-              "; end it, and let the other run go on"});
+  throw Error(ErrorDetails{.problem = subject_ + " belongs to another run now",
+                           .expected = text_of(holder_),
+                           .got = taken_by_.empty() ? "a lock that was released" : taken_by_,
+                           .hint = "this process was suspended for longer than " +
+                                   seconds_of(rules_.lease) +
+                                   "; end it, and let the other run go on"});
 }
 
 }  // namespace accelerant::checkpoint

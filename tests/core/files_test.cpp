@@ -42,8 +42,8 @@ TEST(Files, MakingFolders) {
 TEST(Files, NothingIsOnlyWhatTheSystemCallsNothing) {
   const TempFolder folder;
   folder.write("file", "");
-  for (const std::string& path : {folder.path("none"), folder.path("none/a"),
-                                  folder.path("file/a"), folder.path("file/a/b")}) {
+  for (const std::string& path : {folder.path("none"), folder.path("none/a"), folder.path("file/a"),
+                                  folder.path("file/a/b")}) {
     EXPECT_FALSE(path_exists(path));
     EXPECT_FALSE(is_folder(path));
     EXPECT_FALSE(is_link(path));

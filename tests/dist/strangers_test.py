@@ -163,7 +163,8 @@ def test_several_machines_listen_at_the_address_asked_for(tmp_path):
     options = ["--num-machines", 2, "--machine-rank", 0, "--main-process-ip", "127.0.0.3", "--main-process-port", port]
     waits = """
         import os, socket, time
-        socket.socket(fileno=int(os.environ["ACCELERANT_MASTER_LISTEN_FD"])).listen()
+        inherited = socket.socket(fileno=int(os.environ["ACCELERANT_MASTER_LISTEN_FD"]))
+        inherited.listen()
         print("listening", flush=True)
         time.sleep(1000)
     """

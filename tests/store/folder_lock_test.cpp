@@ -118,9 +118,8 @@ class Lock : public testing::Test {
  protected:
   void SetUp() override {
     before_ = lock_rules();
-    accelerant::set_log_handler([this](accelerant::LogLevel, std::string_view text) {
-      log_ += std::string(text) + "\n";
-    });
+    accelerant::set_log_handler(
+        [this](accelerant::LogLevel, std::string_view text) { log_ += std::string(text) + "\n"; });
   }
   void TearDown() override {
     lock_rules() = before_;
@@ -459,18 +458,17 @@ TEST_P(Contention, ExactlyOneGetsIt) {
     for (int i = 0; i < 10; ++i) {
       std::string failpoints;
       for (const char* place : kPlaces) {
-        if (random() % 3 == 0) failpoints += std::string(place) + ":sleep=" +
-                                             std::to_string(random() % 20) + ",";
+        if (random() % 3 == 0)
+          failpoints += std::string(place) + ":sleep=" + std::to_string(random() % 20) + ",";
       }
       failpoints += "none:sleep=1";
-      contenders.push_back(
-          std::make_unique<Process>([&](const auto& tell, const auto& await_end) {
-            fail_at(failpoints);
-            start.write_end.reset();
-            char letter = 0;
-            if (::read(start.read_end.get(), &letter, 1) < 0) ::_exit(9);
-            take_and_hold(tell, await_end);
-          }));
+      contenders.push_back(std::make_unique<Process>([&](const auto& tell, const auto& await_end) {
+        fail_at(failpoints);
+        start.write_end.reset();
+        char letter = 0;
+        if (::read(start.read_end.get(), &letter, 1) < 0) ::_exit(9);
+        take_and_hold(tell, await_end);
+      }));
     }
     start.write_end.reset();
     std::string heard;

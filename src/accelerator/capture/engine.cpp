@@ -373,6 +373,7 @@ void CaptureEngine::run_captured(Core& core, Captured& captured, const StepBody&
 
 StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors& inputs) {
   const auto span = core.timeline().span(Phase::step, "captured step");
+  const int64_t updates = core.counts.updates;
   fill(captured.inputs, inputs);
   captured.actions.run_before_launch();
   for (OptimizerState* optimizer : captured.actions.optimizers()) {
@@ -387,7 +388,8 @@ StepOutputs CaptureEngine::replay(Core& core, Captured& captured, const Tensors&
   is_replay_ = true;
   uncaptured_calls_ = 0;
   ++replays_;
-  core.nonfinite_stop.after_replay();
+  // Not in the middle of a window: a program that catches the Error begins the next one.
+  if (core.counts.updates > updates) core.nonfinite_stop.after_replay();
   return outputs;
 }
 

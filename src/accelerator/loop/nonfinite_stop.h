@@ -33,7 +33,7 @@ class NonfiniteStop {
   // gradients are cleared then.
   void after_step(const StepResult& result);
 
-  // The same after the replay of a step.
+  // The same after a replay in which an optimizer has stepped.
   void after_replay();
 
   // The same for all steps so far, at a place that all processes reach. Waits for the device.

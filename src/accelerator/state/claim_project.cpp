@@ -52,11 +52,10 @@ void Checkpoints::claim_project() {
   // Unless another Accelerator of this process holds it, too, and may be saving.
   if (lock.use_count() == 1) checkpoint::clean_leftovers(folder, lock->owner());
   if (number_when_found_ && *number_when_found_ != checkpoint::next_number(folder)) {
-    throw Error(ErrorDetails{
-        .problem = "Another run has just saved to the project " + project,
-        .expected = "the checkpoints from which this run was resumed",
-        .got = "a newer one",
-        .hint = "start this program again; it resumes from the newer one"});
+    throw Error(ErrorDetails{.problem = "Another run has just saved to the project " + project,
+                             .expected = "the checkpoints from which this run was resumed",
+                             .got = "a newer one",
+                             .hint = "start this program again; it resumes from the newer one"});
   }
   release_before_end_.emplace([lock] { lock->release(); });
   lock_ = lock;

@@ -120,6 +120,10 @@ std::unique_ptr<StateSource> Checkpoints::source_to_resume() {
   const std::string& resume = *core_.options.project.resume;
   if (resume == "no") return nullptr;
   if (resume == "restart" && core_.environment.restart_count == 0) {
+    // All processes get the Error if the folder cannot be read.
+    from_main(*core_.world, [&]() -> json {
+      return !core_.options.project.dir.empty() && is_folder(checkpoints_folder());
+    });
     begins_anew_ = true;
     return nullptr;
   }

@@ -178,10 +178,10 @@ std::string Checkpoints::checkpoints_folder() const {
 int64_t Checkpoints::take_number() {
   if (!next_number_) {
     const std::string folder = checkpoints_folder();
-    next_number_ = from_main(*core_.world, [&]() -> json {
-                     return std::max(core_.options.project.iteration,
-                                     checkpoint::next_number(folder));
-                   }).get<int64_t>();
+    next_number_ =
+        from_main(*core_.world, [&]() -> json {
+          return std::max(core_.options.project.iteration, checkpoint::next_number(folder));
+        }).get<int64_t>();
   }
   return (*next_number_)++;
 }
