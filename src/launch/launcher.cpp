@@ -54,7 +54,8 @@ class Launch {
 
   LaunchResult run() {
     const OrphanAdoption adoption;
-    Guardian guardian(folder_.temporary_path());
+    // Removed even if the launcher is killed. With logs it is a folder of its own, for the secret.
+    Guardian guardian(makes_secrets_ ? folder_.private_folder() : folder_.temporary_path());
     SignalWatch signals;
     group_options_ = {.grace = to_milliseconds(options_.grace),
                       .saving_grace = to_milliseconds(options_.saving_grace),

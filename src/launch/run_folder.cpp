@@ -61,7 +61,9 @@ RunFolder::RunFolder(const LaunchOptions& options, const LaunchPlan& plan) {
 
 const std::string& RunFolder::private_folder() {
   if (temporary_) return temporary_->path();
-  return (private_ ? *private_ : private_.emplace()).path();
+  // A machine may clean its temporary files while a training of weeks runs.
+  if (!private_ || ::access(private_->path().c_str(), F_OK) != 0) private_.emplace();
+  return private_->path();
 }
 
 }  // namespace accelerant::launch

@@ -82,11 +82,25 @@ bool is_connected_to_itself(int socket) {
          size == other_size && ::memcmp(&one, &other, size) == 0;
 }
 
+// A machine that loses its power or its network closes no connections. One that is only stopped
+// still answers: the system does so.
+void notice_lost_machines(int socket) {
+  const int yes = 1;
+  const int idle = 15;     // seconds
+  const int interval = 5;  // seconds
+  const int count = 4;
+  ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
 Fd open_connection(const Endpoint& endpoint, ClientClock::time_point deadline) {
   Fd made(::socket(endpoint.get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made.is_open()) throw AttemptFailed(::strerror(errno));
   const int yes = 1;
   ::setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  notice_lost_machines(made.get());
   if (::connect(made.get(), endpoint.get(), endpoint.size) != 0) {
     if (errno != EINPROGRESS && errno != EINTR) throw AttemptFailed(::strerror(errno));
     await(made.get(), POLLOUT, std::min(deadline, ClientClock::now() + kPatienceWithAddress));

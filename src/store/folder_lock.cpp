@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/failpoint.h"
 #include "accelerant/core/log.h"
 #include "core/files.h"
@@ -45,12 +46,13 @@ std::string real_path_of(const std::string& path) {
 
 // The locks of this process by path, so that its Accelerators can share them.
 struct HeldLocks {
-  std::mutex mutex;
-  std::map<std::string, std::pair<pid_t, std::weak_ptr<FolderLock>>> locks;
+  std::mutex mutex = {};
+  std::map<std::string, std::weak_ptr<FolderLock>> locks = {};
 };
+// Never destroyed: locks may live in static objects. A forked child holds none of its parent's.
 HeldLocks& held_locks() {
-  static auto* const held = new HeldLocks();  // never destroyed: locks may live in static objects
-  return *held;
+  static auto* const held = new accelerant::detail::OnePerProcess<HeldLocks>();
+  return held->get();
 }
 
 }  // namespace
@@ -97,12 +99,9 @@ std::shared_ptr<FolderLock> FolderLock::acquire(const std::string& path,
   const std::string key = join_path(real_path_of(folder_of(path)), name_of(path));
   // Held while this one waits: others of this process would only wait for the same.
   const std::lock_guard guard(held_locks().mutex);
-  auto& [process, known] = held_locks().locks[key];
-  if (process == ::getpid()) {
-    if (auto lock = known.lock()) return lock;
-  }
+  auto& known = held_locks().locks[key];
+  if (auto lock = known.lock()) return lock;
   const std::shared_ptr<FolderLock> lock(new FolderLock(path, subject));
-  process = ::getpid();
   known = lock;
   return lock;
 }
@@ -238,7 +237,9 @@ void FolderLock::refuse(const LockFile& claim, const LockCandidate& mine) const 
       ErrorDetails{.problem = subject_ + " is in use",
                    .expected = "one run at a time",
                    .got = claim.text() + state,
-                   .hint = "wait until that process ends, end it, or use another folder"});
+                   .hint = "wait until that process ends, end it, or use another folder. If this "
+                           "one is a copy, remove " +
+                           path_});
 }
 
 void FolderLock::require_held() {

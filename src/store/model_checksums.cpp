@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <mutex>
-#include <span>
 
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors_file.h"
-#include "core/atomic_file.h"
 #include "core/files.h"
 #include "core/texts.h"
 #include "format/random_access_file.h"
@@ -101,7 +99,8 @@ std::string content_at(const std::string& path, std::uint64_t begin, std::uint64
 }
 
 std::string remedy_of(const std::string& list) {
-  return "restore the file; if it was replaced on purpose, remove " + list;
+  return "restore the file; if it was replaced on purpose, remove " + list +
+         ", which other programs that save models do not know";
 }
 
 }  // namespace
@@ -179,12 +178,18 @@ std::optional<std::string> damage_of(const std::string& path, const FileChecksum
 }
 
 void check_listed_file(const std::string& path, int threads) {
+  constexpr int kMostTries = 5;
   const std::string list = join_path(folder_of(path), kModelChecksumsName);
-  const auto sums = read_model_checksums(list);
-  if (!sums) return;
-  const auto listed = sums->find(name_of(path));
-  if (listed == sums->end()) return;
-  if (const auto damage = damage_of(path, listed->second, list, threads)) throw Error(*damage);
+  for (int tries = 1;; ++tries) {
+    const auto sums = read_model_checksums(list);
+    if (!sums) return;
+    const auto listed = sums->find(name_of(path));
+    if (listed == sums->end()) return;
+    const auto damage = damage_of(path, listed->second, list, threads);
+    if (!damage) return;
+    // Whoever replaces a file takes it off the list first: then the list was that of another file.
+    if (tries == kMostTries || read_model_checksums(list) == sums) throw Error(*damage);
+  }
 }
 
 void forget_checksums_of(const std::string& path) {
@@ -195,12 +200,10 @@ void forget_checksums_of(const std::string& path) {
   } catch (const Error&) {
     return;  // it accuses nobody, as nothing can be compared with it
   }
-  if (!sums || sums->erase(name_of(path)) == 0) return;
-  if (sums->empty()) return remove_file(list);
-  format::AtomicFile file(list);
-  const std::string text = to_text(*sums);
-  file.write(std::as_bytes(std::span(text)));
-  file.commit();
+  if (!sums || !sums->contains(name_of(path))) return;
+  // All of it: two processes that each take a file off would bring back what the other took off.
+  remove_file(list);
+  sync_folder(folder_of(list));
 }
 
 }  // namespace accelerant::checkpoint

@@ -53,8 +53,8 @@ std::optional<std::string> damage_of(const std::string& path, const FileChecksum
 // Compares a file with the list in its folder, if that names it. Throws Error if it differs.
 void check_listed_file(const std::string& path, int threads);
 
-// Removes a file from the list in its folder, for one that is about to be replaced: a list must
-// never accuse a good file. Does nothing if it is not listed, or if the list cannot be read.
+// Removes the list if it names this file, which is about to be replaced: a list must never accuse a
+// good file. Does nothing if the list cannot be read.
 void forget_checksums_of(const std::string& path);
 
 }  // namespace accelerant::checkpoint

@@ -68,9 +68,10 @@ TEST(OneRun, ASecondTrainingIsRefusedAtOnce) {
   save_once(folder);
   const OtherRun other(folder);
   for (const char* resume : {"no", "auto", "restart"}) {
-    expect_error([&] { Training training(in_project(folder, resume)); },
-                 {"The project " + folder.path() + " is in use: expected one run at a time",
-                  other.name(), "wait until that process ends, end it, or use another folder"});
+    expect_error(
+        [&] { Training training(in_project(folder, resume)); },
+        {"The project " + folder.path() + " is in use: expected one run at a time", other.name(),
+         "wait until that process ends, end it, or use another folder", "is a copy, remove "});
   }
   EXPECT_EQ(entries_of(folder.path()), (Names{"accelerant.lock", "checkpoints"}));
 }

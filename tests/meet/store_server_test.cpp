@@ -159,10 +159,10 @@ TEST_F(StoreServerTest, AWrongSecretGetsNothing) {
   EXPECT_EQ(refusal(Secret::random()),
             "the secret of this process is not that of the main process");
   EXPECT_EQ(refusal(std::nullopt), "the run has a secret, which this process does not know");
+  EXPECT_EQ(owner->count_keys(), 1);  // answered after the server has logged
+  EXPECT_EQ(owner->get({"key"}, seconds(30)), std::vector<std::string>{"value"});
   EXPECT_TRUE(contains(logged.all(), "does not know the secret of this run (1 so far)"));
   EXPECT_TRUE(contains(logged.all(), "it has no secret, and the run has one (2 so far)"));
-  EXPECT_EQ(owner->count_keys(), 1);
-  EXPECT_EQ(owner->get({"key"}, seconds(30)), std::vector<std::string>{"value"});
 }
 
 TEST_F(StoreServerTest, AProcessWithASecretRefusesAServerWithoutOne) {
@@ -170,6 +170,7 @@ TEST_F(StoreServerTest, AProcessWithASecretRefusesAServerWithoutOne) {
   EXPECT_NO_THROW(client()->set("a", "1"));
   Logged logged;
   EXPECT_THROW(client_with(Secret::random()), StoreRefused);
+  server_.reset();  // its thread may still be logging
 }
 
 // It speaks the language, but does not know the secret: it took the port before rank 0 did.
@@ -462,9 +463,14 @@ TEST_F(StoreServerTest, WithoutFreeDescriptorsTheOthersGoOn) {
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   std::vector<Fd> taken;
-  for (int i = 0; i < 50; ++i) taken.push_back(stranger());
+  for (int i = 0; i < 50; ++i) {
+    taken.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  }
   const rlimit low = {.rlim_cur = static_cast<rlim_t>(waits.get()), .rlim_max = before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  // Connecting takes no descriptor; accepting does.
+  const Endpoint there = resolve(place_).endpoints.front();
+  for (const Fd& one : taken) EXPECT_EQ(::connect(one.get(), there.get(), there.size), 0);
   for (int i = 0; i < 50; ++i) own->add("n", 1);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(client()->add("n", 0), 50);

@@ -120,8 +120,10 @@ void NonfiniteStop::fail() {
       .problem = c10::str("Gradients are not finite in update ", stop.update),
       .expected = "finite gradients, since .nonfinite = accelerant::Nonfinite::stop",
       .got = found,
-      .hint = c10::str("parameters and optimizer states are as before that update", left_out,
-                       "; look at the batch and the loss, lower the learning rate, or write "
+      .hint = c10::str("what the optimizers with such gradients train is as before that update",
+                       left_out,
+                       "; before going on, call zero_grad() of all optimizers; look at the batch "
+                       "and the loss, lower the learning rate, or write "
                        "Nonfinite::skip to go on without such updates")});
 }
 

@@ -61,7 +61,7 @@ bool SchedulerState::is_overdue(const Core& core) {
   const auto followed = optimizers(core);
   const bool follows_a_step = std::ranges::any_of(
       followed, [](const auto& optimizer) { return optimizer->last_step().has_value(); });
-  return watch_.is_overdue(core, schedule_->total_steps(), follows_a_step);
+  return watch_.is_overdue(core, schedule_->total_steps(), follows_a_step, rates());
 }
 
 void SchedulerState::step() {

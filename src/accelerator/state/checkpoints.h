@@ -38,7 +38,6 @@
 #include "accelerant/optim/optimizer_state.h"
 #include "accelerant/tensor/named_state.h"
 #include "checkpoint/state_saver.h"
-#include "core/process_end.h"
 #include "store/folder_lock.h"
 
 namespace accelerant::data {
@@ -168,7 +167,6 @@ class Checkpoints {
   bool has_claimed_ = false;
   // In the main process. Its release comes before the end by an uncaught exception.
   std::shared_ptr<checkpoint::FolderLock> lock_;
-  std::optional<BeforeEnd> release_before_end_;
   // What the next number was when the checkpoint to resume from was found, without the lock.
   mutable std::optional<int64_t> number_when_found_;
   bool looked_for_resume_ = false;

@@ -1,5 +1,6 @@
 // One run at a time saves to a project.
-#include <cerrno>
+#include <unistd.h>
+
 #include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
@@ -23,7 +24,7 @@ void Checkpoints::claim_project_to_train() {
                      return true;
                    } catch (const SystemError& error) {
                      // The constructor has said it of a folder that is read-only.
-                     if (error.number() == EROFS || error.number() == EACCES) return false;
+                     if (::access(core_.options.project.dir.c_str(), W_OK) != 0) return false;
                      log(LogLevel::warning,
                          "The project " + core_.options.project.dir +
                              " cannot be locked, so nothing can be saved to it: " + error.what());
@@ -49,15 +50,15 @@ void Checkpoints::claim_project() {
   const auto lock = checkpoint::FolderLock::acquire(checkpoint::lock_of_project(project),
                                                     "The project " + project);
   const std::string folder = checkpoints_folder();
-  // Unless another Accelerator of this process holds it, too, and may be saving.
-  if (lock.use_count() == 1) checkpoint::clean_leftovers(folder, lock->owner());
-  if (number_when_found_ && *number_when_found_ != checkpoint::next_number(folder)) {
+  // Not if another Accelerator of this process holds it, too, and may be saving.
+  const bool is_new = lock.use_count() == 1;
+  if (is_new) checkpoint::clean_leftovers(folder, lock->owner());
+  if (is_new && number_when_found_ && *number_when_found_ != checkpoint::next_number(folder)) {
     throw Error(ErrorDetails{.problem = "Another run has just saved to the project " + project,
                              .expected = "the checkpoints from which this run was resumed",
                              .got = "a newer one",
                              .hint = "start this program again; it resumes from the newer one"});
   }
-  release_before_end_.emplace([lock] { lock->release(); });
   lock_ = lock;
 }
 

@@ -79,7 +79,7 @@ void GradientWatch::look_for_old_gradients(Core& core) {
 
 void GradientWatch::look_for_scaled_clipping(Core& core) const {
   const std::optional<double> now = norm();
-  const bool is_clipped = now && *now < *norm_ * kClippedTo;  // false for nan
+  const bool is_clipped = now && *now > 0 && *now < *norm_ * kClippedTo;  // false for nan
   if (!is_clipped) return;
   core.warnings.say(
       &WarningOptions::scaled_gradients,

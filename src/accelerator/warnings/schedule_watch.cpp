@@ -1,6 +1,7 @@
 #include "accelerator/warnings/schedule_watch.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "accelerator/core.h"
 #include "accelerator/prepared/scheduler_state.h"
@@ -30,11 +31,13 @@ void look_for_missing_schedule_step(Core& core) {
 }
 
 bool ScheduleWatch::is_overdue(const Core& core, std::optional<int64_t> total_steps,
-                               bool follows_a_step) {
+                               bool follows_a_step, std::vector<double> rates) {
   if (!follows_a_step) return false;
   const Begin now{.updates = core.counts.updates,
-                  .repeated_loops = core.progress->repeated_loops()};
+                  .repeated_loops = core.progress->repeated_loops(),
+                  .rates = std::move(rates)};
   if (!begin_) begin_ = now;
+  if (now.rates != begin_->rates) return false;  // by another schedule, or by the program
   return now.repeated_loops > begin_->repeated_loops ||
          (now.updates - begin_->updates >= kManyUpdates && total_steps.value_or(0) > kMostEpochs);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace accelerant::detail {
 
@@ -24,7 +25,9 @@ class ScheduleWatch {
 
   // Whether it should have been stepped by now, if it never was. `follows_a_step`: an optimizer that
   // it follows has stepped.
-  bool is_overdue(const Core& core, std::optional<int64_t> total_steps, bool follows_a_step);
+  // `rates`: those of its optimizer, which something else may set.
+  bool is_overdue(const Core& core, std::optional<int64_t> total_steps, bool follows_a_step,
+                  std::vector<double> rates);
 
  private:
   // What had happened by the first backward after a step of its optimizer. Before that nobody would
@@ -32,6 +35,7 @@ class ScheduleWatch {
   struct Begin {
     int64_t updates = 0;
     int64_t repeated_loops = 0;
+    std::vector<double> rates = {};
   };
 
   bool was_called_ = false;
