@@ -1,6 +1,8 @@
 // Loops for the tests of mistakes.
 #pragma once
 
+#include <tuple>
+
 #include "accelerator/helpers.h"
 #include "mistakes/said.h"
 
@@ -27,6 +29,24 @@ inline AcceleratorOptions without(bool WarningOptions::*warning, AcceleratorOpti
   options.warnings.*warning = false;
   return options;
 }
+
+// A generator and a critic of one weight each.
+struct Gan {
+  explicit Gan(const AcceleratorOptions& options) : accelerator(options) {
+    std::tie(generator, critic, generator_optimizer, critic_optimizer) =
+        accelerator.prepare(generator_net, critic_net, generator_sgd, critic_sgd);
+  }
+
+  Accelerator accelerator;
+  Scale generator_net;
+  Scale critic_net;
+  torch::optim::SGD generator_sgd{generator_net->parameters(), 0.1};
+  torch::optim::SGD critic_sgd{critic_net->parameters(), 0.1};
+  accelerant::Model<Scale> generator;
+  accelerant::Model<Scale> critic;
+  accelerant::Optimizer generator_optimizer;
+  accelerant::Optimizer critic_optimizer;
+};
 
 // A loop that does everything right.
 inline void train(OneWeight& t, int64_t batches) {

@@ -8,26 +8,20 @@ namespace {
 
 // A Wasserstein GAN: the critic's weights are clamped before its own backward.
 TEST(Mistakes, AGanIsToldNothing) {
-  Accelerator accelerator(quiet_cpu(Precision::bf16));
-  Scale generator_net;
-  Scale critic_net;
-  torch::optim::SGD generator_sgd(generator_net->parameters(), 0.1);
-  torch::optim::SGD critic_sgd(critic_net->parameters(), 0.1);
-  auto [generator, critic, generator_optimizer, critic_optimizer] =
-      accelerator.prepare(generator_net, critic_net, generator_sgd, critic_sgd);
+  Gan gan(quiet_cpu(Precision::bf16));
   const std::string said = said_by([&] {
     for (int i = 0; i < 8; ++i) {
       {
         const torch::NoGradGuard no_grad;
-        critic_net->w.clamp_(-0.5, 0.5);
+        gan.critic_net->w.clamp_(-0.5, 0.5);
       }
-      const torch::Tensor fake = generator(scalar(1));
-      accelerator.backward(critic(fake.detach()).sum());
-      critic_optimizer.step();
-      critic_optimizer.zero_grad();
-      accelerator.backward(critic(fake).sum());
-      generator_optimizer.step();
-      generator_optimizer.zero_grad();
+      const torch::Tensor fake = gan.generator(scalar(1));
+      gan.accelerator.backward(gan.critic(fake.detach()).sum());
+      gan.critic_optimizer.step();
+      gan.critic_optimizer.zero_grad();
+      gan.accelerator.backward(gan.critic(fake).sum());
+      gan.generator_optimizer.step();
+      gan.generator_optimizer.zero_grad();
     }
   });
   EXPECT_EQ(said, "");
@@ -132,24 +126,18 @@ TEST(Mistakes, GradientsOfOnesOwnAreFineInFloat32) {
 
 // The critic is frozen while the generator trains, and the module clears its gradients.
 TEST(Mistakes, ACriticThatIsFrozenMeanwhileIsToldNothing) {
-  Accelerator accelerator(quiet_cpu());
-  Scale generator_net;
-  Scale critic_net;
-  torch::optim::SGD generator_sgd(generator_net->parameters(), 0.1);
-  torch::optim::SGD critic_sgd(critic_net->parameters(), 0.1);
-  auto [generator, critic, generator_optimizer, critic_optimizer] =
-      accelerator.prepare(generator_net, critic_net, generator_sgd, critic_sgd);
+  Gan gan(quiet_cpu());
   const std::string said = said_by([&] {
     for (int i = 0; i < 8; ++i) {
-      critic_net->w.requires_grad_(true);
-      critic_net->zero_grad();
-      const torch::Tensor fake = generator(scalar(1));
-      accelerator.backward(critic(fake.detach()).sum());
-      critic_optimizer.step();
-      critic_net->w.requires_grad_(false);
-      generator_net->zero_grad();
-      accelerator.backward(critic(fake).sum());
-      generator_optimizer.step();
+      gan.critic_net->w.requires_grad_(true);
+      gan.critic_net->zero_grad();
+      const torch::Tensor fake = gan.generator(scalar(1));
+      gan.accelerator.backward(gan.critic(fake.detach()).sum());
+      gan.critic_optimizer.step();
+      gan.critic_net->w.requires_grad_(false);
+      gan.generator_net->zero_grad();
+      gan.accelerator.backward(gan.critic(fake).sum());
+      gan.generator_optimizer.step();
     }
   });
   EXPECT_EQ(said, "");

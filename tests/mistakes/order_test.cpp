@@ -76,22 +76,16 @@ TEST(Mistakes, ZeroGradIsForgotten) {
 // are needed.
 TEST(Mistakes, ZeroGradAtTheTopOfTheLoopIsToldNothing) {
   for (const bool by_module : {false, true}) {
-    Accelerator accelerator(quiet_cpu());
-    Scale generator_net;
-    Scale critic_net;
-    torch::optim::SGD generator_sgd(generator_net->parameters(), 0.1);
-    torch::optim::SGD critic_sgd(critic_net->parameters(), 0.1);
-    auto [generator, critic, generator_optimizer, critic_optimizer] =
-        accelerator.prepare(generator_net, critic_net, generator_sgd, critic_sgd);
+    Gan gan(quiet_cpu());
     const std::string said = said_by([&] {
       for (int i = 0; i < 8; ++i) {
-        by_module ? critic_net->zero_grad() : critic_optimizer.zero_grad();
-        const torch::Tensor fake = generator(scalar(1));
-        accelerator.backward(critic(fake.detach()).sum());
-        critic_optimizer.step();
-        by_module ? generator_net->zero_grad() : generator_optimizer.zero_grad();
-        accelerator.backward(critic(fake).sum());
-        generator_optimizer.step();
+        by_module ? gan.critic_net->zero_grad() : gan.critic_optimizer.zero_grad();
+        const torch::Tensor fake = gan.generator(scalar(1));
+        gan.accelerator.backward(gan.critic(fake.detach()).sum());
+        gan.critic_optimizer.step();
+        by_module ? gan.generator_net->zero_grad() : gan.generator_optimizer.zero_grad();
+        gan.accelerator.backward(gan.critic(fake).sum());
+        gan.generator_optimizer.step();
       }
     });
     EXPECT_EQ(said, "");
