@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -37,23 +38,32 @@ using Clock = std::chrono::steady_clock;
 class Logged {
  public:
   Logged() {
-    before_ = accelerant::set_log_handler([this](accelerant::LogLevel, std::string_view text) {
-      const std::lock_guard lock(mutex_);
-      texts_.emplace_back(text);
-    });
+    before_ = accelerant::set_log_handler(
+        [texts = texts_](accelerant::LogLevel, std::string_view text) { texts->add(text); });
   }
   ~Logged() { accelerant::set_log_handler(before_); }
 
-  std::string all() {
-    const std::lock_guard lock(mutex_);
-    std::string text;
-    for (const std::string& one : texts_) text += one + "\n";
-    return text;
-  }
+  std::string all() { return texts_->all(); }
 
  private:
-  std::mutex mutex_;
-  std::vector<std::string> texts_;
+  class Texts {
+   public:
+    void add(std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      all_ += std::string(text) + "\n";
+    }
+    std::string all() {
+      const std::lock_guard lock(mutex_);
+      return all_;
+    }
+
+   private:
+    std::mutex mutex_;
+    std::string all_;
+  };
+
+  // Shared with the handler, which the thread of a server may still be calling.
+  std::shared_ptr<Texts> texts_ = std::make_shared<Texts>();
   accelerant::LogHandler before_;
 };
 
@@ -170,7 +180,6 @@ TEST_F(StoreServerTest, AProcessWithASecretRefusesAServerWithoutOne) {
   EXPECT_NO_THROW(client()->set("a", "1"));
   Logged logged;
   EXPECT_THROW(client_with(Secret::random()), StoreRefused);
-  server_.reset();  // its thread may still be logging
 }
 
 // It speaks the language, but does not know the secret: it took the port before rank 0 did.

@@ -38,6 +38,11 @@ struct Shared {
   std::vector<std::string> texts = {};
   bool answers = true;
   bool is_frozen = false;  // writes do not arrive
+
+  void set(size_t rank, const std::string& text) {
+    const std::lock_guard lock(mutex);
+    texts[rank] = text;
+  }
 };
 
 class MemoryBoard : public Board {
@@ -213,7 +218,7 @@ TEST(MonitorTest, AProcessThatHasFallenSilentIsLost) {
   run.progress[1].begin_step();
   run.start(0);
   const accelerant::dist::Heartbeat last{.beat = 9, .progress = {.step = 7, .ordered = true}};
-  run.shared->texts[1] = to_json(last);
+  run.shared->set(1, to_json(last));
   const auto gather = run.progress[0].collective("gather");
   const std::string text = run.said.await("rank 0: has waited in gather (exchange 1) for");
   EXPECT_TRUE(contains(text, "rank 1 has not answered for"));
@@ -254,7 +259,7 @@ TEST(MonitorTest, AProcessInADebuggerIsNotLost) {
   const accelerant::dist::Heartbeat last{.beat = 9,
                                          .progress = {.ordered = true},
                                          .whereabouts = {.machine = "another", .is_traced = true}};
-  run.shared->texts[1] = to_json(last);
+  run.shared->set(1, to_json(last));
   run.start(0);
   const auto gather = run.progress[0].collective("gather");
   EXPECT_NE(run.said.await("rank 1 has not answered"), "");
