@@ -1,0 +1,59 @@
+// Units whose bytes are in safetensors files that are mapped into memory. On the CPU operators use
+// the mapping itself; to an accelerator it is copied through a small pinned buffer. Files are never
+// written to: a unit that changes moves to host memory.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "accelerant/format/safetensors.h"
+#include "paging/source.h"
+
+namespace accelerant::paging {
+
+// A tensor in a file. The file must be opened with FileAccess::map.
+struct FileTensor {
+  std::shared_ptr<const format::SafetensorsFile> file = {};
+  std::string name = {};  // in the file
+};
+
+// The files of a model, shared by the sources of all its units.
+class ModelFiles {
+ public:
+  // `tensors`: by the names of parameters, as in UnitPart::names. Of tied parameters one suffices.
+  explicit ModelFiles(std::map<std::string, FileTensor> tensors);
+  ~ModelFiles();
+
+  // The tensor that holds a part of a unit. Throws Error if there is none, or if it has another
+  // type or shape than the parameter.
+  const FileTensor& tensor_of(const UnitLayout& layout, const UnitPart& part) const;
+
+  // Copies bytes to a tensor of bytes on any device; on an accelerator, on its current stream.
+  void copy(std::span<const std::byte> bytes, const at::Tensor& target);
+
+ private:
+  class Staging;
+
+  std::map<std::string, FileTensor> tensors_;
+  std::mutex mutex_;
+  std::unique_ptr<Staging> staging_;  // created when it is first needed
+};
+
+class MappedFile final : public Source {
+ public:
+  explicit MappedFile(std::shared_ptr<ModelFiles> files);
+
+  std::string describe() const override;
+  void check(const UnitLayout& layout) const override;
+  std::optional<LentMemory> lend(const UnitLayout& layout, c10::Device device) override;
+  void fetch(const UnitLayout& layout, const at::Tensor& block) override;
+
+ private:
+  std::shared_ptr<ModelFiles> files_;
+};
+
+}  // namespace accelerant::paging
