@@ -14,8 +14,7 @@
 // model_io.py answers the same requests, and workloads/checkpoint.py queries both in turn.
 #include <ATen/ATen.h>
 #include <accelerant/checkpoint/models.h>
-#include <accelerant/format/safetensors_file.h>
-#include <accelerant/format/safetensors_writer.h>
+#include <accelerant/format/safetensors.h>
 
 #include <chrono>
 #include <cstring>

@@ -5,8 +5,7 @@
 // uses, and OurParts are what the Accelerant documentation recommends.
 #pragma once
 
-#include <accelerant/nn/cross_entropy.h>
-#include <accelerant/nn/linear.h>
+#include <accelerant/nn/layers.h>
 #include <torch/torch.h>
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // A training loop: the Accelerator, what it prepares, data, schedules, models saved and loaded.
 //
-// Not part of it, to be included where they are used: dist/sync_batch_norm.h, nn/linear.h and
-// nn/cross_entropy.h, which cost as much as torch/torch.h; format/safetensors_*.h, files without
-// models; launch/debug_launcher.h.
+// Not part of it, to be included where they are used: dist/sync_batch_norm.h and nn/layers.h, which
+// cost as much as torch/torch.h; format/safetensors.h, files without models;
+// launch/debug_launcher.h.
 #pragma once
 
 #include "accelerant/accelerator/accelerator.h"

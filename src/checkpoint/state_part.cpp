@@ -12,7 +12,7 @@
 #include <span>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"

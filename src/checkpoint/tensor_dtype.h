@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 
 namespace accelerant::checkpoint {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/safetensors_writer.h"
+#include "accelerant/format/safetensors.h"
 #include "checkpoint/python_values.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"

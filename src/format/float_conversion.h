@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 
 namespace accelerant::format {
 

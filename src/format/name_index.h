@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 
 namespace accelerant::format {
 

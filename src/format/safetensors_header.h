@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 #include "format/name_index.h"
 
 namespace accelerant::format {

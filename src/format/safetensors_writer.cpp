@@ -1,4 +1,4 @@
-#include "accelerant/format/safetensors_writer.h"
+#include "accelerant/format/safetensors.h"
 
 #include <algorithm>
 #include <cstring>

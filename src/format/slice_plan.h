@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 
 namespace accelerant::format {
 

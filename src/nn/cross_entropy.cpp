@@ -1,4 +1,4 @@
-#include "accelerant/nn/cross_entropy.h"
+#include "accelerant/nn/layers.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
 #include <torch/enum.h>

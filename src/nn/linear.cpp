@@ -1,4 +1,4 @@
-#include "accelerant/nn/linear.h"
+#include "accelerant/nn/layers.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linear.h>

@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 #include "core/files.h"
 #include "core/texts.h"
 #include "format/random_access_file.h"

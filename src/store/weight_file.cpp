@@ -5,7 +5,7 @@
 #include <new>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 #include "core/files.h"
 #include "core/texts.h"
 #include "format/plain_tensor.h"

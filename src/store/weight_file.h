@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 #include "format/plain_value.h"
 
 namespace accelerant::checkpoint {

@@ -1,7 +1,7 @@
 // Performance options: what they set, what they leave alone, what is refused.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <accelerant/nn/linear.h>
+#include <accelerant/nn/layers.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 
@@ -178,7 +178,7 @@ TEST(SlowModules, AreNamed) {
   for (int i = 0; i < 5; ++i) net->push_back(torch::nn::Linear(2, 2));
   const std::string advice = accelerant::detail::slow_modules_advice(*net);
   EXPECT_TRUE(contains(advice, "0, 1, 2 and 2 more: torch::nn::Linear"));
-  EXPECT_TRUE(contains(advice, "accelerant/nn/linear.h"));
+  EXPECT_TRUE(contains(advice, "accelerant/nn/layers.h"));
 }
 
 TEST(SlowModules, DoNotIncludeTheirDropIns) {

@@ -1,4 +1,4 @@
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Safetensors files as bytes, for tests.
 #pragma once
 
-#include <accelerant/format/safetensors_file.h>
+#include <accelerant/format/safetensors.h>
 
 #include <cstddef>
 #include <cstdint>

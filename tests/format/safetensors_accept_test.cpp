@@ -1,5 +1,5 @@
 // Files that must be accepted, as the reference implementation does.
-#include <accelerant/format/safetensors_file.h>
+#include <accelerant/format/safetensors.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,5 +1,5 @@
 // Reading tensors from files and from memory.
-#include "accelerant/format/safetensors_file.h"
+#include "accelerant/format/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

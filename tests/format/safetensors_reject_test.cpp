@@ -1,6 +1,6 @@
 // Files that must be refused: those the reference implementation refuses, and those for which our
 // rules are stricter.
-#include <accelerant/format/safetensors_file.h>
+#include <accelerant/format/safetensors.h>
 #include <gtest/gtest.h>
 
 #include <string>

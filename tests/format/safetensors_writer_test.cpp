@@ -1,5 +1,5 @@
 // The writer. safetensors_fuzz_test.py also checks that its files equal the reference's.
-#include "accelerant/format/safetensors_writer.h"
+#include "accelerant/format/safetensors.h"
 #include "core/atomic_file.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "accelerant/format/safetensors_file.h"
 #include "format/file_bytes.h"
 #include "support/expect_error.h"
 #include "support/temp_folder.h"

@@ -1,8 +1,7 @@
 // Reads any bytes as a safetensors file. Either they are refused with an Error, or everything that
 // the reader offers works on them and the writer makes a file of the same tensors.
 #include <accelerant/core/error.h>
-#include <accelerant/format/safetensors_file.h>
-#include <accelerant/format/safetensors_writer.h>
+#include <accelerant/format/safetensors.h>
 #include <format/shard_index.h>
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include "accelerant/nn/activation_checkpoint.h"
 
 #include <accelerant/amp/autocast.h>
-#include <accelerant/nn/linear.h>
+#include <accelerant/nn/layers.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "accelerant/nn/linear.h"
+#include "accelerant/nn/layers.h"
 
 #include <accelerant/amp/autocast.h>
 

@@ -9,7 +9,7 @@
 // output, the gradients, and a random number drawn at the end.
 #include <accelerant/amp/autocast.h>
 #include <accelerant/nn/activation_checkpoint.h>
-#include <accelerant/nn/linear.h>
+#include <accelerant/nn/layers.h>
 
 #include <optional>
 

@@ -15,8 +15,7 @@
 //   {"documents": [...]} -> {"results": [one for each]}
 // An Error gives {"error": message}.
 #define XXH_INLINE_ALL
-#include <accelerant/format/safetensors_file.h>
-#include <accelerant/format/safetensors_writer.h>
+#include <accelerant/format/safetensors.h>
 #include <format/shard_index.h>
 #include <format/shard_split.h>
 #include <xxhash.h>

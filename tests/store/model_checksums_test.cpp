@@ -1,6 +1,6 @@
 #include "store/model_checksums.h"
 
-#include <accelerant/format/safetensors_writer.h>
+#include <accelerant/format/safetensors.h>
 #include <core/files.h>
 #include <format/shard_index.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 #include "store/model_files.h"
 
-#include <accelerant/format/safetensors_writer.h>
+#include <accelerant/format/safetensors.h>
 #include <core/atomic_file.h>
 #include <format/torch_archive.h>
 #include <gtest/gtest.h>

@@ -51,7 +51,6 @@
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerant/accelerator/options.h"
 #include "accelerant/accelerator/profile.h"
-#include "accelerant/accelerator/scheduler.h"
 #include "accelerant/amp/autocast.h"
 #include "accelerant/amp/grad_scaler.h"
 #include "accelerant/checkpoint/models.h"

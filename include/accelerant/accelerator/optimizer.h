@@ -1,25 +1,28 @@
-// A prepared optimizer. It steps only when a window of accumulated gradients is complete, undoes
-// the loss scale, and reports whether the step was applied.
+// Prepared optimizers and learning-rate schedules.
 //
-//   auto optimizer = accelerator.prepare_optimizer(adamw);
+//   auto [optimizer, scheduler] = accelerator.prepare(adamw, cosine);
 //   ...
 //   optimizer.step();       // does nothing in the middle of a window
-//   optimizer.zero_grad();  // nor does this
+//   scheduler.step();       // nor does this
+//   optimizer.zero_grad();  // nor this
 //
-// SGD, Adam, AdamW, Adagrad and RMSprop of torch::optim and Accelerant's Lion step in fused
-// kernels, see docs/performance.md. The moments stay in the original's state. The original's step
-// counts, and under fp16 on a GPU its scheduled learning rates, are up to date after sync(), in
-// every checkpoint, and after end_training() and free_memory(). A step() that you call on the
-// original is not noticed.
+// A prepared optimizer steps only when a window of accumulated gradients is complete, undoes the
+// loss scale, and reports whether the step was applied. SGD, Adam, AdamW, Adagrad and RMSprop of
+// torch::optim and Accelerant's Lion step in fused kernels, see docs/performance.md. The moments
+// stay in the original's state. The original's step counts, and under fp16 on a GPU its scheduled
+// learning rates, are up to date after sync(), in every checkpoint, and after end_training() and
+// free_memory(). A step() that you call on the original is not noticed.
 //
-// An Optimizer is a cheap handle; copies refer to the same optimizer. The torch::optim object is
-// borrowed (or shared, if you passed a shared pointer) and stays usable.
+// Both are cheap handles; copies refer to the same object. What was passed to prepare by name is
+// borrowed and stays usable; what was passed as a shared pointer is shared, and a temporary schedule
+// is kept inside.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -54,7 +57,8 @@ struct PrepareOptimizerOptions {
 
 namespace detail {
 class OptimizerState;
-}
+class SchedulerState;
+}  // namespace detail
 
 class Optimizer {
  public:
@@ -102,6 +106,42 @@ class Optimizer {
   detail::OptimizerState& state() const;
 
   std::shared_ptr<detail::OptimizerState> state_;
+};
+
+// A prepared learning-rate schedule. Call step() after optimizer.step(). The schedule advances only
+// with optimizer updates: not in the middle of a window, and not for a step that was skipped
+// because of overflow. AcceleratorOptions::schedule_unit says what one step counts.
+class Scheduler {
+ public:
+  // An empty handle. Assign to it before use; using it is an Error.
+  Scheduler() = default;
+
+  // Advances the schedule. Throws Error for reduce-on-plateau, which needs a metric.
+  void step() const;
+
+  // For reduce-on-plateau: takes one metric per call. Ignores windows and skipped steps, since a
+  // metric belongs to an evaluation, not to an update.
+  void step(double metric) const;
+
+  // The current learning rates, one for each parameter group.
+  std::vector<double> get_last_lr() const;
+
+  // The state of the schedule itself. For a schedule of torch::optim this is its step count; the
+  // rates are part of the optimizer.
+  nlohmann::json state_dict() const;
+  void load_state_dict(const nlohmann::json& state) const;
+
+  // Handles of the same schedule are equal.
+  friend bool operator==(const Scheduler& a, const Scheduler& b) { return a.state_ == b.state_; }
+
+ private:
+  friend class Accelerator;
+
+  explicit Scheduler(std::shared_ptr<detail::SchedulerState> state) : state_(std::move(state)) {}
+
+  detail::SchedulerState& state() const;
+
+  std::shared_ptr<detail::SchedulerState> state_;
 };
 
 }  // namespace accelerant

@@ -7,7 +7,6 @@
 
 #include "accelerant/accelerator/model.h"
 #include "accelerant/accelerator/optimizer.h"
-#include "accelerant/accelerator/scheduler.h"
 #include "accelerant/core/error.h"
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_state.h"

@@ -76,7 +76,7 @@ std::string slow_modules_advice(const torch::nn::Module& module) {
   return c10::str(
       names,
       ": torch::nn::Linear adds its bias in a second pass unless its input has two "
-      "dimensions; use accelerant::nn::Linear (accelerant/nn/linear.h), which does not");
+      "dimensions; use accelerant::nn::Linear (accelerant/nn/layers.h), which does not");
 }
 
 std::unique_ptr<ModuleAccess> access_to(std::shared_ptr<torch::nn::Module> module) {

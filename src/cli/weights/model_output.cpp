@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "accelerant/core/error.h"
-#include "accelerant/format/safetensors_writer.h"
+#include "accelerant/format/safetensors.h"
 #include "cli/weights/text.h"
 #include "core/atomic_file.h"
 #include "core/files.h"

@@ -6,7 +6,6 @@
 
 #include "accelerant/accelerator/model.h"
 #include "accelerant/accelerator/optimizer.h"
-#include "accelerant/accelerator/scheduler.h"
 #include "accelerant/data/detail/torch_data.h"
 #include "accelerant/data/loader.h"
 #include "accelerant/optim/lr_scheduler.h"
