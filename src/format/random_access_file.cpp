@@ -10,11 +10,8 @@
 #include <cstring>
 #include <vector>
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include "accelerant/core/error.h"
+#include "format/stream_copy.h"
 
 namespace accelerant::format {
 namespace {
@@ -29,34 +26,6 @@ constexpr std::size_t kMostMapped = 8 << 20;
 
 // Small enough to stay in the cache between being read and being used.
 constexpr std::size_t kBuffered = 256 << 10;
-
-// Like memcpy, but bypasses the caches; for large data that is not used at once. A plain copy first
-// fetches the memory it is about to overwrite, a third of all bus traffic; memcpy avoids that only
-// for tens of MiB at a time. One thread reading 512 MiB of a file in the page cache, with different
-// alignment, on an AMD EPYC: 15 GB/s with this, 11 GB/s with memcpy, 8 GB/s with pread.
-void stream_copy(std::byte* target, const std::byte* source, std::size_t size) {
-#ifdef __SSE2__
-  constexpr std::size_t kLine = 64;
-  const auto address = reinterpret_cast<std::uintptr_t>(target);
-  const std::size_t head = std::min(size, (kLine - address % kLine) % kLine);
-  std::memcpy(target, source, head);
-  std::size_t done = head;
-  for (; done + kLine <= size; done += kLine) {
-    const auto* const from = reinterpret_cast<const __m128i*>(source + done);
-    auto* const to = reinterpret_cast<__m128i*>(target + done);
-    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
-    const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
-    _mm_stream_si128(to, a);
-    _mm_stream_si128(to + 1, b);
-    _mm_stream_si128(to + 2, c);
-    _mm_stream_si128(to + 3, d);
-  }
-  _mm_sfence();  // makes the writes visible to other threads
-  std::memcpy(target + done, source + done, size - done);
-#else
-  std::memcpy(target, source, size);
-#endif
-}
 
 // A temporary mapping of a part of a file.
 class MappedPart {
@@ -114,7 +83,7 @@ void RandomAccessFile::read(std::uint64_t position, std::span<std::byte> target)
 bool RandomAccessFile::copy_mapped(std::uint64_t position, std::span<std::byte> target) const {
   const MappedPart part(file_.fd.get(), position, target.size());
   if (!part.is_present()) return false;
-  stream_copy(target.data(), part.bytes(), target.size());
+  stream_copy(target, {part.bytes(), target.size()});
   return reaches(position + target.size());
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -75,19 +74,10 @@ SafetensorsFile SafetensorsFile::open(const std::string& path, const OpenOptions
   auto state = std::make_unique<State>();
   state->label = path;
   RandomAccessFile& file = state->file.emplace(path);
-  std::byte first_bytes[length_bytes] = {};
-  if (file.size() >= length_bytes) file.read(0, first_bytes);
-  const std::uint64_t length = header_length(first_bytes, file.size(), path);
-  state->data_begin = length_bytes + length;
-  try {
-    // A copy, even if the file is mapped: what was checked must not change afterwards.
-    std::string text(length, '\0');
-    file.read(length_bytes, std::as_writable_bytes(std::span(text)));
-    state->header = parse_header(text, file.size() - state->data_begin, path);
-  } catch (const std::bad_alloc&) {
-    throw Error(ErrorDetails{.problem = path + ": the header does not fit into the memory",
-                             .got = std::to_string(length) + " bytes"});
-  }
+  auto [header, data_begin] = read_header(
+      [&](std::uint64_t position, auto target) { file.read(position, target); }, file.size(), path);
+  state->header = std::move(header);
+  state->data_begin = data_begin;
   if (options.access == FileAccess::map) state->bytes = file.map();
   return SafetensorsFile(std::move(state));
 }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "accelerant/core/error.h"
@@ -271,6 +272,22 @@ SafetensorsHeader parse_header(std::string_view text, std::uint64_t data_size,
   }
   check_layout(header.tensors, data_size, label);
   return header;
+}
+
+ReadHeader read_header(const ReadBytes& read, std::uint64_t file_size, const std::string& label) {
+  std::byte first_bytes[length_bytes] = {};
+  if (file_size >= length_bytes) read(0, first_bytes);
+  const std::uint64_t length = header_length(first_bytes, file_size, label);
+  const std::uint64_t data_begin = length_bytes + length;
+  try {
+    // A copy, even if the file is mapped: what was checked must not change afterwards.
+    std::string text(length, '\0');
+    read(length_bytes, std::as_writable_bytes(std::span(text)));
+    return {.header = parse_header(text, file_size - data_begin, label), .data_begin = data_begin};
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorDetails{.problem = label + ": the header does not fit into the memory",
+                             .got = number_text(length) + " bytes"});
+  }
 }
 
 }  // namespace accelerant::format

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,6 +32,17 @@ std::uint64_t header_length(std::span<const std::byte> first_bytes, std::uint64_
 // `data_size` bytes follow the header.
 SafetensorsHeader parse_header(std::string_view text, std::uint64_t data_size,
                                const std::string& label);
+
+// Fills `target` with the bytes of a file from `position` on.
+using ReadBytes = std::function<void(std::uint64_t position, std::span<std::byte> target)>;
+
+struct ReadHeader {
+  SafetensorsHeader header = {};
+  std::uint64_t data_begin = 0;  // where the data begins in the file
+};
+
+// The header of a file of `file_size` bytes. Errors call the file `label`.
+ReadHeader read_header(const ReadBytes& read, std::uint64_t file_size, const std::string& label);
 
 // The name in quotes for messages: shortened, and without control characters.
 std::string quoted(std::string_view name);

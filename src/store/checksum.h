@@ -59,6 +59,7 @@ class BlockChecksums {
 };
 
 std::uint64_t checksum_of(std::string_view text);
+std::uint64_t checksum_of(std::span<const std::byte> bytes);  // fastest for large blocks
 
 // 16 digits, lower case; from_hex accepts nothing else.
 std::string to_hex(std::uint64_t value);

@@ -19,16 +19,17 @@ namespace {
 
 using nlohmann::json;
 
-// A block needs about 30 bytes, so this is enough for models of several TB.
+// A block needs 20 bytes, so this is enough for models of 10 TB.
 constexpr SealedFormat kModelSealed = {.format = "accelerant-model-checksums",
                                        .version = 1,
                                        .what = "list of a model's checksums",
-                                       .largest_bytes = 64 << 20,
+                                       .largest_bytes = 256 << 20,
                                        .remedy =
                                            "without the list nothing is compared, so "
                                            "remove it if the model is good"};
 constexpr std::uint64_t kSmallestBlock = 1 << 12;
-constexpr std::uint64_t kLargestBlock = 1 << 30;
+constexpr std::uint64_t kLargestBlock = 8 << 20;  // a block is held in memory by each thread
+constexpr std::size_t kBlocksAtATime = 8;
 constexpr std::size_t kMostTensorsNamed = 3;
 
 std::uint64_t blocks_of(std::uint64_t size, std::uint64_t block_bytes) {
@@ -63,14 +64,19 @@ std::vector<std::uint64_t> damaged_blocks(const format::RandomAccessFile& file,
                                           const FileChecksums& expected, int threads) {
   std::vector<std::uint64_t> damaged;
   std::mutex mutex;
-  run_in_parallel(expected.blocks.size(), threads, [&](std::size_t block) {
-    const std::uint64_t begin = block * expected.block_bytes;
-    const std::uint64_t end = std::min(begin + expected.block_bytes, expected.size);
-    Checksum sum;
-    file.visit(begin, end - begin, [&](auto bytes) { sum.add(bytes); });
-    if (sum.value() == expected.blocks[block]) return;
-    const std::lock_guard lock(mutex);
-    damaged.push_back(block);
+  const std::size_t all = expected.blocks.size();
+  run_in_parallel((all + kBlocksAtATime - 1) / kBlocksAtATime, threads, [&](std::size_t task) {
+    std::vector<std::byte> buffer(std::min(expected.block_bytes, expected.size));
+    const std::size_t first = task * kBlocksAtATime;
+    for (std::size_t block = first; block < std::min(first + kBlocksAtATime, all); ++block) {
+      const std::uint64_t begin = block * expected.block_bytes;
+      const auto content =
+          std::span(buffer).first(std::min(expected.block_bytes, expected.size - begin));
+      file.read(begin, content);
+      if (checksum_of(content) == expected.blocks[block]) continue;
+      const std::lock_guard lock(mutex);
+      damaged.push_back(block);
+    }
   });
   std::ranges::sort(damaged);
   return damaged;
@@ -151,14 +157,23 @@ std::optional<std::string> damage_of(const std::string& path, const FileChecksum
                               .hint = remedy_of(list)})
         .what();
   }
-  const format::RandomAccessFile file(path);
-  if (file.size() != expected.size) {
-    return Error(ErrorDetails{.problem = path + " is not the file that was saved",
-                              .expected = counted(expected.size, "byte"),
-                              .got = std::to_string(file.size()),
-                              .hint = remedy_of(list)})
-        .what();
-  }
+  return damage_in(format::RandomAccessFile(path), path, {.sums = expected, .list = list}, threads);
+}
+
+std::optional<std::string> other_size(const std::string& path, std::uint64_t size,
+                                      const ListedFile& expected) {
+  if (size == expected.sums.size) return std::nullopt;
+  return Error(ErrorDetails{.problem = path + " is not the file that was saved",
+                            .expected = counted(expected.sums.size, "byte"),
+                            .got = std::to_string(size),
+                            .hint = remedy_of(expected.list)})
+      .what();
+}
+
+std::optional<std::string> damage_in(const format::RandomAccessFile& file, const std::string& path,
+                                     const ListedFile& listed, int threads) {
+  if (auto fault = other_size(path, file.size(), listed)) return fault;
+  const FileChecksums& expected = listed.sums;
   const auto damaged = damaged_blocks(file, expected, threads);
   if (damaged.empty()) return std::nullopt;
   // The first place, and how many blocks there are in all.
@@ -170,10 +185,10 @@ std::optional<std::string> damage_of(const std::string& path, const FileChecksum
   return Error(ErrorDetails{.problem = path + " is damaged in bytes " + std::to_string(begin) +
                                        " to " + std::to_string(end - 1) +
                                        (content.empty() ? "" : " (" + content + ")"),
-                            .expected = "the checksums of " + list,
+                            .expected = "the checksums of " + listed.list,
                             .got = "others in " + std::to_string(damaged.size()) + " of " +
                                    counted(expected.blocks.size(), "block"),
-                            .hint = remedy_of(list)})
+                            .hint = remedy_of(listed.list)})
       .what();
 }
 

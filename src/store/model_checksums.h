@@ -1,10 +1,10 @@
 // The checksums of a saved model, in a file beside it that other programs ignore:
 //
-//   {"block_bytes": 4194304, "checksum": "…", "files": {"model.safetensors": {"blocks": ["…", …],
+//   {"block_bytes": 1048576, "checksum": "…", "files": {"model.safetensors": {"blocks": ["…", …],
 //    "size": 12}}, "format": "accelerant-model-checksums", "version": 1}
 //
-// Every block of 4 MiB of a file has a checksum of its own (64-bit XXH3), so that damage has a
-// place, and several threads can compare. Files that are not listed are not compared: a list may be
+// Every block of 1 MiB of a file has a checksum of its own (64-bit XXH3), so that damage has a
+// place, several threads can compare, and a block is still in the cache when its bytes are copied. Files that are not listed are not compared: a list may be
 // missing or lag behind, as when another program adds a file.
 //
 //   ModelChecksums sums;
@@ -19,10 +19,14 @@
 #include <string>
 #include <vector>
 
+namespace accelerant::format {
+class RandomAccessFile;
+}
+
 namespace accelerant::checkpoint {
 
 inline constexpr const char* kModelChecksumsName = "model.checksums.json";
-inline constexpr std::uint64_t kChecksumBlock = 4 << 20;  // bytes
+inline constexpr std::uint64_t kChecksumBlock = 1 << 20;  // bytes
 
 struct FileChecksums {
   std::uint64_t size = 0;                      // of the file, in bytes
@@ -30,6 +34,12 @@ struct FileChecksums {
   std::vector<std::uint64_t> blocks = {};      // XXH3 of each block; the last may be shorter
 
   bool operator==(const FileChecksums&) const = default;
+};
+
+// What a list says about one file.
+struct ListedFile {
+  FileChecksums sums = {};
+  std::string list = {};  // the path of the list, for errors
 };
 
 // By the name of the file in the folder.
@@ -49,6 +59,14 @@ std::optional<ModelChecksums> read_model_checksums(const std::string& path);
 // most `threads` threads. `list` is the path of the list, for the text.
 std::optional<std::string> damage_of(const std::string& path, const FileChecksums& expected,
                                      const std::string& list, int threads);
+
+// The same for a file that is open; `path` is only for the text.
+std::optional<std::string> damage_in(const format::RandomAccessFile& file, const std::string& path,
+                                     const ListedFile& listed, int threads);
+
+// The part of it that needs no reading: a file of `size` bytes has another size than expected.
+std::optional<std::string> other_size(const std::string& path, std::uint64_t size,
+                                      const ListedFile& expected);
 
 // Compares a file with the list in its folder, if that names it. Throws Error if it differs.
 void check_listed_file(const std::string& path, int threads);

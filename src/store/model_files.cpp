@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <functional>
 #include <map>
 #include <set>
 
@@ -36,21 +35,54 @@ void require_as_indexed(const WeightFile& file, std::set<std::string> expected,
               "\n  Download or save the model again.");
 }
 
-std::unique_ptr<WeightFile> open_weights_of_model(const std::string& path) {
-  auto file = open_weight_file(path);
-  if (file->is_weights()) return file;
-  throw Error(
-      ErrorDetails{.problem = path + " is not a saved model",
-                   .expected = "a dict of tensors, as in torch.save(model.state_dict(), path)",
-                   .got = file->other_content(),
-                   .hint = "`accelerant inspect` shows what is in it"});
-}
+// How the files of a model are opened.
+class Opener {
+ public:
+  // Compares nothing.
+  Opener() = default;
 
-// Called with the path and the name of each file of a model before it is opened.
-using BeforeOpening = std::function<void(const std::string& path, const std::string& name)>;
+  // Compares the files that the list in this folder names.
+  Opener(const std::string& folder, int threads, Compare when)
+      : sums_(checksums_of_model(folder).value_or(ModelChecksums())),
+        list_(join_path(folder, kModelChecksumsName)),
+        threads_(threads),
+        when_(when) {}
+
+  // Call it before the file is read by other means. `name`: how the model calls it.
+  void compare(const std::string& path, const std::string& name) const {
+    const auto found = sums_.find(name);
+    if (found == sums_.end()) return;
+    if (const auto damage = damage_of(path, found->second, list_, threads_)) throw Error(*damage);
+  }
+
+  std::unique_ptr<WeightFile> open_weights(const std::string& path, const std::string& name) const {
+    auto file = open(path, name);
+    if (file->is_weights()) return file;
+    throw Error(
+        ErrorDetails{.problem = path + " is not a saved model",
+                     .expected = "a dict of tensors, as in torch.save(model.state_dict(), path)",
+                     .got = file->other_content(),
+                     .hint = "`accelerant inspect` shows what is in it"});
+  }
+
+ private:
+  std::unique_ptr<WeightFile> open(const std::string& path, const std::string& name) const {
+    const auto found = sums_.find(name);
+    if (when_ == Compare::while_reading && found != sums_.end()) {
+      return open_weight_file(path, {.sums = found->second, .list = list_}, threads_);
+    }
+    compare(path, name);
+    return open_weight_file(path);
+  }
+
+  ModelChecksums sums_;
+  std::string list_;
+  int threads_ = 1;
+  Compare when_ = Compare::before_opening;
+};
 
 WeightFiles open_indexed(const std::string& index_path, const std::string& folder,
-                         const BeforeOpening& before) {
+                         const Opener& opener) {
   std::map<std::string, std::set<std::string>> by_file;
   for (const auto& [tensor, file] : format::read_shard_index(index_path).weight_map) {
     by_file[file].insert(tensor);
@@ -64,14 +96,13 @@ WeightFiles open_indexed(const std::string& index_path, const std::string& folde
                        .expected = join_path(folder, name) + ", which " + index_path + " lists",
                        .hint = "download or save the model again"});
     }
-    before(*path, name);
-    files.push_back(open_weights_of_model(*path));
+    files.push_back(opener.open_weights(*path, name));
     require_as_indexed(*files.back(), std::move(tensors), index_path);
   }
   return files;
 }
 
-WeightFiles open_after(const std::string& path, const BeforeOpening& before) {
+WeightFiles open_with(const std::string& path, const Opener& opener) {
   if (!path_exists(path)) {
     throw Error(ErrorDetails{.problem = "There is no model at " + path,
                              .expected = "a file, an index, or a folder that contains one"});
@@ -79,21 +110,13 @@ WeightFiles open_after(const std::string& path, const BeforeOpening& before) {
   const std::string folder = is_folder(path) ? path : folder_of(path);
   const std::string name = is_folder(path) ? main_model_file(path) : name_of(path);
   const std::string found = find_model_file(folder, name).value_or(join_path(folder, name));
-  before(found, name);
-  if (name.ends_with(".json")) return open_indexed(found, folder, before);
+  if (name.ends_with(".json")) {
+    opener.compare(found, name);
+    return open_indexed(found, folder, opener);
+  }
   WeightFiles files;
-  files.push_back(open_weights_of_model(found));
+  files.push_back(opener.open_weights(found, name));
   return files;
-}
-
-WeightFiles open_once_checked(const std::string& path, int threads) {
-  const std::string folder = is_folder(path) ? path : folder_of(path);
-  const auto sums = checksums_of_model(folder);
-  const std::string list = join_path(folder, kModelChecksumsName);
-  return open_after(path, [&](const std::string& file, const std::string& name) {
-    if (!sums || !sums->contains(name)) return;
-    if (const auto damage = damage_of(file, sums->at(name), list, threads)) throw Error(*damage);
-  });
 }
 
 void add_identity(std::string& state, const std::string& path) {
@@ -125,19 +148,40 @@ std::string state_of_saves(const std::string& path) {
 
 }  // namespace
 
-WeightFiles open_model(const std::string& path) {
-  return open_after(path, [](const std::string&, const std::string&) {});
-}
+WeightFiles open_model(const std::string& path) { return open_with(path, Opener()); }
 
-WeightFiles open_checked_model(const std::string& path, int threads) {
+WeightFiles open_checked_model(const std::string& path, int threads, Compare when) {
   constexpr int kMostTries = 5;
+  const std::string folder = is_folder(path) ? path : folder_of(path);
   for (int tries = 1;; ++tries) {
+    // A save that never rests gets in the way of files that are compared later.
+    const bool is_last = tries == kMostTries;
+    if (is_last) when = Compare::before_opening;
     const std::string before = state_of_saves(path);
     try {
-      return open_once_checked(path, threads);
+      WeightFiles files = open_with(path, Opener(folder, threads, when));
+      // Files that are compared later must be those of the list.
+      if (when == Compare::before_opening || state_of_saves(path) == before) return files;
     } catch (const Error&) {
       // A process that saves to the folder may have replaced files between list and comparison.
-      if (tries == kMostTries || state_of_saves(path) == before) throw;
+      if (is_last || state_of_saves(path) == before) throw;
+    }
+  }
+}
+
+std::unique_ptr<WeightFile> open_checked_file(const std::string& path, int threads) {
+  constexpr int kMostTries = 5;
+  const std::string list = join_path(folder_of(path), kModelChecksumsName);
+  for (int tries = 1;; ++tries) {
+    const bool is_last = tries == kMostTries;
+    const auto sums = read_model_checksums(list);
+    if (!sums || !sums->contains(name_of(path))) return open_weight_file(path);
+    try {
+      auto file = open_weight_file(path, {.sums = sums->at(name_of(path)), .list = list}, threads);
+      // Whoever replaces a file takes it off the list first: then the list was that of another one.
+      if (is_last || read_model_checksums(list) == sums) return file;
+    } catch (const Error&) {
+      if (is_last || read_model_checksums(list) == sums) throw;
     }
   }
 }

@@ -24,10 +24,20 @@ using WeightFiles = std::vector<std::unique_ptr<WeightFile>>;
 // path is not a model.
 WeightFiles open_model(const std::string& path);
 
-// The same, after comparing the files with their checksums, if the model has any (see
+// When the files of a model are compared with their checksums.
+enum class Compare {
+  before_opening,  // all of them, with one more pass over every byte
+  while_reading    // what can be: see open_weight_file(); call check_rest() of each file at the end
+};
+
+// The same for a model whose files are compared with their checksums, if it has any (see
 // model_checksums.h), with at most `threads` threads. Throws Error for a damaged file. If another
 // process replaces the model meanwhile, opens the new one.
-WeightFiles open_checked_model(const std::string& path, int threads);
+WeightFiles open_checked_model(const std::string& path, int threads,
+                               Compare when = Compare::before_opening);
+
+// Opens one file and compares it while it is read, if the list in its folder names it.
+std::unique_ptr<WeightFile> open_checked_file(const std::string& path, int threads);
 
 // The model's list of checksums; empty if it has none. Throws Error if the list is damaged.
 std::optional<ModelChecksums> checksums_of_model(const std::string& folder);

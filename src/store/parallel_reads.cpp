@@ -6,6 +6,7 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <unordered_map>
 
 namespace accelerant::checkpoint {
 namespace {
@@ -24,20 +25,9 @@ std::size_t bytes_of(const std::vector<TensorRead>& reads) {
   return bytes;
 }
 
-std::vector<TensorRead> cut(const std::vector<TensorRead>& reads, int threads) {
+std::size_t piece_size(const std::vector<TensorRead>& reads, int threads) {
   const std::size_t share = bytes_of(reads) / static_cast<std::size_t>(threads);
-  const std::size_t size =
-      std::clamp(share / 2 / kLeastPiece * kLeastPiece, kLeastPiece, kMostPiece);
-  std::vector<TensorRead> pieces;
-  for (const TensorRead& read : reads) {
-    for (std::size_t done = 0; done < read.target.size(); done += size) {
-      TensorRead piece = read;
-      piece.offset += done;
-      piece.target = read.target.subspan(done, std::min(size, read.target.size() - done));
-      pieces.push_back(piece);
-    }
-  }
-  return pieces;
+  return std::clamp(share / 2 / kLeastPiece * kLeastPiece, kLeastPiece, kMostPiece);
 }
 
 bool have_overlap(const std::vector<TensorRead>& reads) {
@@ -53,10 +43,21 @@ bool have_overlap(const std::vector<TensorRead>& reads) {
 }
 
 int useful_threads(const std::vector<TensorRead>& reads, int most) {
-  if (most <= 1) return 1;
-  const int useful = static_cast<int>(
-      std::min<std::size_t>(static_cast<std::size_t>(most), bytes_of(reads) / kLeastPerThread));
-  return useful > 1 && !have_overlap(reads) ? useful : 1;
+  const std::size_t useful =
+      std::min(static_cast<std::size_t>(std::max(most, 1)), bytes_of(reads) / kLeastPerThread);
+  return std::max(static_cast<int>(useful), 1);
+}
+
+// By file, so that tensors that share a block of a file with checksums are read together.
+std::vector<std::vector<TensorRead>> by_file(const std::vector<TensorRead>& reads) {
+  std::vector<std::vector<TensorRead>> groups;
+  std::unordered_map<const WeightFile*, std::size_t> group_of;
+  for (const TensorRead& read : reads) {
+    const auto [found, is_new] = group_of.try_emplace(read.file, groups.size());
+    if (is_new) groups.emplace_back();
+    groups[found->second].push_back(read);
+  }
+  return groups;
 }
 
 // Hands out the tasks one by one, so a slow thread does not delay the others.
@@ -106,12 +107,17 @@ void run_in_parallel(std::size_t count, int threads, const std::function<void(st
 }
 
 void read_all(const std::vector<TensorRead>& reads, int threads) {
+  std::vector<std::function<void()>> tasks;
+  if (have_overlap(reads)) {
+    for (const TensorRead& read : reads) read.file->plan({read}, kMostPiece, tasks);
+    for (const auto& task : tasks) task();
+    return;
+  }
   const int all = useful_threads(reads, threads);
-  const std::vector<TensorRead> pieces = cut(reads, all);
-  run_in_parallel(pieces.size(), all, [&](std::size_t i) {
-    const TensorRead& piece = pieces[i];
-    piece.file->read(*piece.tensor, piece.offset, piece.target);
-  });
+  for (const auto& group : by_file(reads)) {
+    group.front().file->plan(group, piece_size(reads, all), tasks);
+  }
+  run_in_parallel(tasks.size(), all, [&](std::size_t i) { tasks[i](); });
 }
 
 }  // namespace accelerant::checkpoint

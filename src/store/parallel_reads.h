@@ -2,22 +2,12 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
-#include <span>
 #include <vector>
 
 #include "store/weight_file.h"
 
 namespace accelerant::checkpoint {
-
-// Bytes of a tensor, and where they go.
-struct TensorRead {
-  const WeightFile* file = nullptr;
-  const WeightTensor* tensor = nullptr;
-  std::uint64_t offset = 0;  // in the tensor
-  std::span<std::byte> target = {};
-};
 
 // Calls f(0) to f(count - 1), each once, with at most `threads` threads, including the caller's.
 // What they throw is thrown once all threads have ended.

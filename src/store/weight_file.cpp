@@ -12,6 +12,7 @@
 #include "format/random_access_file.h"
 #include "format/safetensors_header.h"
 #include "format/torch_archive.h"
+#include "store/checked_blocks.h"
 
 namespace accelerant::checkpoint {
 namespace {
@@ -30,13 +31,16 @@ bool begins_like_safetensors(const std::string& path) {
 
 class SafetensorsWeights final : public WeightFile {
  public:
-  explicit SafetensorsWeights(const std::string& path)
-      : WeightFile(path),
-        // Read instead of mapped: bytes go straight to their destination, and a file that shrinks
-        // is an Error.
-        file_(format::SafetensorsFile::open(path, {.access = format::FileAccess::read})) {
-    tensors_.reserve(file_.tensors().size());
-    for (const format::TensorInfo& info : file_.tensors()) {
+  explicit SafetensorsWeights(const std::string& path, const ListedFile* expected = nullptr)
+      : WeightFile(path), file_(path) {
+    if (expected != nullptr) blocks_.emplace(file_, path, *expected);
+    auto [header, data_begin] = format::read_header(
+        [&](std::uint64_t position, auto target) { read_bytes(position, target); }, file_.size(),
+        path);
+    header_ = std::move(header);
+    data_begin_ = data_begin;
+    tensors_.reserve(header_.tensors.size());
+    for (const format::TensorInfo& info : header_.tensors) {
       tensors_.push_back({.name = info.name,
                           .dtype = std::string(format::dtype_name(info.dtype)),
                           .type = info.dtype,
@@ -46,11 +50,13 @@ class SafetensorsWeights final : public WeightFile {
                           .number = tensors_.size()});
       held_bytes_ += info.bytes();
     }
-    for (const auto& [key, value] : file_.metadata()) {
+    if (!header_.metadata) return;
+    const auto is_tensor = [&](const std::string& name) {
+      return header_.index.find(header_.tensors, name).has_value();
+    };
+    for (const auto& [key, value] : *header_.metadata) {
       // Python's safetensors writes aliases into the metadata, beside free text.
-      const bool is_alias =
-          key != "format" && file_.find(key) == nullptr && file_.find(value) != nullptr;
-      if (is_alias) {
+      if (key != "format" && !is_tensor(key) && is_tensor(value)) {
         aliases_.emplace(key, value);
       } else {
         metadata_.emplace(key, value);
@@ -63,7 +69,35 @@ class SafetensorsWeights final : public WeightFile {
 
   void read(const WeightTensor& tensor, std::uint64_t offset,
             std::span<std::byte> target) const override {
-    file_.read_part(tensor.name, offset, target);
+    require_inside(tensor, offset, target.size());
+    read_bytes(position_of(tensor) + offset, target);
+  }
+
+  void plan(const std::vector<TensorRead>& reads, std::size_t piece,
+            std::vector<std::function<void()>>& tasks) const override {
+    if (!blocks_) return WeightFile::plan(reads, piece, tasks);
+    std::map<std::uint64_t, std::vector<CheckedBlocks::Part>> parts;  // by block
+    for (const TensorRead& read : reads) {
+      require_inside(*read.tensor, read.offset, read.target.size());
+      std::uint64_t position = position_of(*read.tensor) + read.offset;
+      for (auto rest = read.target; !rest.empty();) {
+        const std::uint64_t block = position / blocks_->block_bytes();
+        const auto part = rest.first(
+            std::min<std::uint64_t>(rest.size(), (block + 1) * blocks_->block_bytes() - position));
+        parts[block].push_back({.position = position, .target = part});
+        position += part.size();
+        rest = rest.subspan(part.size());
+      }
+    }
+    for (auto& [block, of_block] : parts) {
+      tasks.emplace_back([this, block = block, of_block = std::move(of_block)] {
+        blocks_->read_block(block, of_block);
+      });
+    }
+  }
+
+  void check_rest(int threads) const override {
+    if (blocks_) blocks_->check_rest(threads);
   }
 
   void check() const override {
@@ -71,7 +105,32 @@ class SafetensorsWeights final : public WeightFile {
   }
 
  private:
-  format::SafetensorsFile file_;
+  std::uint64_t position_of(const WeightTensor& tensor) const {
+    return data_begin_ + header_.tensors[tensor.number].begin;
+  }
+
+  void require_inside(const WeightTensor& tensor, std::uint64_t offset, std::uint64_t size) const {
+    if (offset <= tensor.bytes && size <= tensor.bytes - offset) return;
+    throw Error(ErrorDetails{
+        .problem =
+            path_ + ": tensor " + format::quoted(tensor.name) + ": the part is outside the tensor",
+        .expected = "at most " + counted(tensor.bytes, "byte"),
+        .got = counted(size, "byte") + " from byte " + std::to_string(offset) + " on"});
+  }
+
+  // Read instead of mapped: a file that shrinks is an Error.
+  void read_bytes(std::uint64_t position, std::span<std::byte> target) const {
+    if (blocks_) {
+      blocks_->read(position, target);
+    } else {
+      file_.read(position, target);
+    }
+  }
+
+  format::RandomAccessFile file_;
+  std::optional<CheckedBlocks> blocks_;
+  format::SafetensorsHeader header_;
+  std::uint64_t data_begin_ = 0;
 };
 
 }  // namespace
@@ -80,6 +139,18 @@ std::uint64_t WeightTensor::elements() const {
   std::uint64_t count = 1;
   for (const std::int64_t size : shape) count *= static_cast<std::uint64_t>(size);
   return count;
+}
+
+void WeightFile::plan(const std::vector<TensorRead>& reads, std::size_t piece,
+                      std::vector<std::function<void()>>& tasks) const {
+  for (const TensorRead& read : reads) {
+    for (std::size_t done = 0; done < read.target.size(); done += piece) {
+      const auto part = read.target.subspan(done, std::min(piece, read.target.size() - done));
+      tasks.emplace_back([this, tensor = read.tensor, offset = read.offset + done, part] {
+        this->read(*tensor, offset, part);
+      });
+    }
+  }
 }
 
 void WeightFile::for_each_piece(const WeightTensor& tensor, const UsePiece& use) const {
@@ -116,16 +187,36 @@ std::unique_ptr<WeightFile> open_by_content(const std::string& path) {
   return std::make_unique<SafetensorsWeights>(path);  // or throws what is wrong with it
 }
 
-}  // namespace
-
-std::unique_ptr<WeightFile> open_weight_file(const std::string& path) {
+// What `open` opens; for lack of memory an Error.
+std::unique_ptr<WeightFile> open_within_memory(
+    const std::string& path, const std::function<std::unique_ptr<WeightFile>()>& open) {
   try {
-    return open_by_content(path);
+    return open();
   } catch (const std::bad_alloc&) {
     throw Error(ErrorDetails{
         .problem = path + " cannot be read: its list of tensors does not fit into the memory",
         .got = "a file of " + counted(size_of_file(path).value_or(0), "byte")});
   }
+}
+
+}  // namespace
+
+std::unique_ptr<WeightFile> open_weight_file(const std::string& path) {
+  return open_within_memory(path, [&] { return open_by_content(path); });
+}
+
+std::unique_ptr<WeightFile> open_weight_file(const std::string& path, const ListedFile& expected,
+                                             int threads) {
+  const bool is_safetensors = path.ends_with(".safetensors") && path_exists(path);
+  if (!is_safetensors) {
+    if (const auto damage = damage_of(path, expected.sums, expected.list, threads)) {
+      throw Error(*damage);
+    }
+    return open_weight_file(path);
+  }
+  return open_within_memory(path, [&]() -> std::unique_ptr<WeightFile> {
+    return std::make_unique<SafetensorsWeights>(path, &expected);
+  });
 }
 
 }  // namespace accelerant::checkpoint

@@ -17,6 +17,7 @@
 
 #include "accelerant/format/safetensors.h"
 #include "format/plain_value.h"
+#include "store/model_checksums.h"
 
 namespace accelerant::checkpoint {
 
@@ -34,6 +35,16 @@ struct WeightTensor {
   std::size_t number = 0;  // index of the tensor in its file
 
   std::uint64_t elements() const;
+};
+
+class WeightFile;
+
+// Bytes of a tensor, and where they go.
+struct TensorRead {
+  const WeightFile* file = nullptr;
+  const WeightTensor* tensor = nullptr;
+  std::uint64_t offset = 0;  // in the tensor
+  std::span<std::byte> target = {};
 };
 
 using UsePiece = std::function<void(std::span<const std::byte>)>;
@@ -76,6 +87,15 @@ class WeightFile {
   virtual void read(const WeightTensor& tensor, std::uint64_t offset,
                     std::span<std::byte> target) const = 0;
 
+  // Splits reads of this file into tasks that may run at the same time if no targets overlap, and
+  // appends them in their order: pieces of `piece` bytes, or blocks with checksums.
+  virtual void plan(const std::vector<TensorRead>& reads, std::size_t piece,
+                    std::vector<std::function<void()>>& tasks) const;
+
+  // If the file is compared with its checksums while it is read: compares what nobody has read, with
+  // at most `threads` threads. Throws Error for damage.
+  virtual void check_rest(int /*threads*/) const {}
+
   // Calls `use` with the bytes of a tensor, in row-major order, piece by piece. Each piece holds
   // whole elements.
   void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const;
@@ -106,6 +126,12 @@ class WeightFile {
 // of which it takes the tensors. The name of the file does not matter, but it must be a regular
 // file. Throws Error for anything else, also if the memory does not suffice.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
+
+// The same with checksums. A file named *.safetensors is compared while it is read: opening compares
+// its header, read() every block before it copies from it, and check_rest() the rest. Of other files
+// opening compares everything, with at most `threads` threads. All of them throw Error for damage.
+std::unique_ptr<WeightFile> open_weight_file(const std::string& path, const ListedFile& expected,
+                                             int threads);
 
 // Opens the second and third of these.
 std::unique_ptr<WeightFile> open_torch_file(const std::string& path);

@@ -91,15 +91,22 @@ int value_in(const WeightFiles& files) {
   return value;
 }
 
+void read_while_comparing(const std::string& path) {
+  const WeightFiles files = open_checked_model(path, 2, Compare::while_reading);
+  value_in(files);
+  for (const auto& file : files) file->check_rest(2);
+}
+
 TEST(ModelChecksums, AreTheSameHoweverTheFileIsWritten) {
   const TempFolder folder;
-  const std::string content = random_text((9 << 20) + 5, 1);
+  const std::string content = random_text(2 * kChecksumBlock + 5, 1);
   const FileChecksums sums = written(folder.path("a"), content, 1000);
-  EXPECT_EQ(written(folder.path("b"), content, 5 << 20), sums);
+  EXPECT_EQ(written(folder.path("b"), content, kChecksumBlock + 1000), sums);
   EXPECT_EQ(sums.size, content.size());
   ASSERT_EQ(sums.blocks.size(), 3U);
-  EXPECT_EQ(sums.blocks[1], checksum_of(std::string_view(content).substr(4 << 20, 4 << 20)));
-  EXPECT_EQ(sums.blocks[2], checksum_of(std::string_view(content).substr(8 << 20)));
+  const std::string_view text = content;
+  EXPECT_EQ(sums.blocks[1], checksum_of(text.substr(kChecksumBlock, kChecksumBlock)));
+  EXPECT_EQ(sums.blocks[2], checksum_of(text.substr(2 * kChecksumBlock)));
   EXPECT_EQ(written(folder.path("d"), content, 600'000), sums);
   EXPECT_TRUE(written(folder.path("c"), "", 1).blocks.empty());
   for (const int threads : {0, 1, 2, 16}) {
@@ -108,8 +115,9 @@ TEST(ModelChecksums, AreTheSameHoweverTheFileIsWritten) {
 }
 
 TEST(ModelChecksums, ComeBackFromTheirText) {
-  const ModelChecksums sums = {{"model.safetensors", {.size = 5 << 20, .blocks = {1, ~0ULL}}},
-                               {"empty", {.size = 0, .blocks = {}}}};
+  const ModelChecksums sums = {
+      {"model.safetensors", {.size = kChecksumBlock + 1, .blocks = {1, ~0ULL}}},
+      {"empty", {.size = 0, .blocks = {}}}};
   const std::string text = to_text(sums);
   EXPECT_EQ(parse_model_checksums(text), sums);
   const auto refused = [&](const std::string& from, const std::string& to) {
@@ -133,6 +141,7 @@ TEST(ModelChecksums, ListsThatNobodyWritesAreRefused) {
   };
   EXPECT_TRUE(contains(refused({{"a", {.size = 1, .blocks = {}}}}), "for each block"));
   EXPECT_TRUE(contains(refused({{"a", {.size = 0, .block_bytes = 0, .blocks = {}}}}), "blocks of"));
+  EXPECT_TRUE(contains(refused({{"a", {.block_bytes = 16 << 20}}}), "4096 to 8388608 bytes"));
   EXPECT_TRUE(contains(refused({{"a", {.size = ~0ULL, .block_bytes = 4096, .blocks = {1}}}}),
                        "for each block"));
   EXPECT_TRUE(contains(refused({{"../a", {}}}), "invalid name"));
@@ -159,18 +168,18 @@ TEST(ModelChecksums, DamageIsFoundAndNamed) {
     return damage_of(folder.path("model.safetensors"), sums, "the/list", 2).value_or("nothing");
   };
   EXPECT_EQ(damage_with(0, 0), "nothing");
-  std::string text = damage_with(5 << 20, 1);
+  std::string text = damage_with(6 << 20, 1);
   for (const char* part :
-       {"model.safetensors is damaged in bytes 4194304 to 8388607 (tensor 'first', "
+       {"model.safetensors is damaged in bytes 6291456 to 7340031 (tensor 'first', "
         "tensor 'second')",
-        "1 of 3 blocks", "remove the/list"}) {
+        "1 of 11 blocks", "remove the/list"}) {
     EXPECT_TRUE(contains(text, part));
   }
   text = damage_with(content.size() - 1, 1);
   EXPECT_TRUE(contains(text, "(tensor 'second')")) << text;
   EXPECT_TRUE(contains(text, "to " + std::to_string(content.size() - 1) + " ("));
-  EXPECT_TRUE(contains(damage_with(8, 1), "bytes 0 to 4194303 (the header, which cannot be read)"));
-  EXPECT_TRUE(contains(damage_with(3 << 20, 7 << 20), "3 of 3 blocks"));
+  EXPECT_TRUE(contains(damage_with(8, 1), "bytes 0 to 1048575 (the header, which cannot be read)"));
+  EXPECT_TRUE(contains(damage_with(3 << 20, 7 << 20), "7 of 11 blocks"));
   text = damage_of(folder.path("gone"), sums, "the/list", 2).value_or("nothing");
   EXPECT_TRUE(contains(text, "A file of the model is missing: " + folder.path("gone")));
   EXPECT_TRUE(contains(text, "remove the/list"));
@@ -187,6 +196,7 @@ TEST(ModelChecksums, AnyChangedByteOfAModelIsNoticed) {
   const Names files = entries_of(folder.path());
   EXPECT_EQ(files.size(), 4U);
   EXPECT_EQ(value_in(open_checked_model(folder.path(), 2)), 7);
+  EXPECT_EQ(value_in(open_checked_model(folder.path(), 2, Compare::while_reading)), 7);
   int unnoticed = 0;
   for (const std::string& name : files) {
     const std::string content = TempFolder::content_of(folder.path(name));
@@ -202,6 +212,8 @@ TEST(ModelChecksums, AnyChangedByteOfAModelIsNoticed) {
       folder.write(name, changed);
       const std::string error = whole_error_of([&] { open_checked_model(folder.path(), 2); });
       EXPECT_TRUE(contains(error, name)) << at << " " << error;
+      EXPECT_TRUE(contains(whole_error_of([&] { read_while_comparing(folder.path()); }), name))
+          << at;
       try {
         open_model(folder.path());
         unnoticed += static_cast<int>(name.ends_with(".safetensors"));
@@ -258,7 +270,9 @@ TEST(ModelChecksums, TheListGoesWithAnyOfItsFiles) {
 }
 
 // A reader may come at any moment between the renames of a save.
-TEST(ModelChecksums, NeverAccuseAModelThatIsBeingReplaced) {
+class ReplacedModel : public testing::TestWithParam<Compare> {};
+
+TEST_P(ReplacedModel, IsNeverAccused) {
   const TempFolder folder;
   save(folder.path(), kOne, 0, true);
   std::atomic<bool> is_over = false;
@@ -271,12 +285,17 @@ TEST(ModelChecksums, NeverAccuseAModelThatIsBeingReplaced) {
   int last = 0;
   int reads = 0;
   while (!is_over) {
-    const int value = value_in(open_checked_model(folder.path(), 1));
+    const WeightFiles files = open_checked_model(folder.path(), 1, GetParam());
+    const int value = value_in(files);
+    for (const auto& file : files) file->check_rest(1);
     EXPECT_GE(value, last);
     last = value;
     ++reads;
   }
   std::cout << reads << " reads\n";
 }
+
+INSTANTIATE_TEST_SUITE_P(Compared, ReplacedModel,
+                         testing::Values(Compare::before_opening, Compare::while_reading));
 
 }  // namespace
