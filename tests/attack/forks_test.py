@@ -17,7 +17,7 @@ CHILD = re.compile(r"^child = (.*) (\d+);$", re.MULTILINE)
     (2, {"async": 1, "samples": 64}),
 ], ids=["one_process", "two_ranks"])
 def test_children_that_unwind(tmp_path, processes, settings):
-    settings = {**SETTINGS, "every": 1, "width": 256, **settings}
+    settings = {**SETTINGS, "every": 1, "epochs": 1, "width": 256, **settings}
     expected = undisturbed(tmp_path / "undisturbed", settings, processes)
     project = tmp_path / "project"
     code, errors = run(tmp_path, {**settings, "project": project, "children": 1}, processes)

@@ -17,7 +17,7 @@ import pytest
 from attack import (SEED, SETTINGS, Run, checkpoints_of, expect_clean, expect_no_damage, expect_same, extent, run,
                     undisturbed)
 
-KILLS = extent("KILLS", 16)
+KILLS = extent("KILLS", 10)
 JOBS = extent("JOBS", 2)
 MOST_KILLS_OF_A_TRAINING = 6
 

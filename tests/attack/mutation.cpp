@@ -91,7 +91,7 @@ Files files_in(const std::string& folder) {
 
 Mutation::Mutation(std::string folder, const Files& files, const Files& other, std::mt19937& random)
     : folder_(std::move(folder)), files_(files), other_(other), random_(random) {
-  const std::size_t places = below(8) == 0 ? 2 + below(2) : 1;
+  const std::size_t places = below(8) == 0 && files.size() > 6 ? 2 + below(2) : 1;
   while (names_.size() < places) {
     below(12) == 0 ? swap_two_files() : change_one_file();
   }

@@ -71,8 +71,8 @@ class Training {
         accelerator_.prepare(net_, adamw_, batches_, cosine_);
   }
 
-  // Makes so many steps in the first epoch, saves after those that are listed, and returns a hash of
-  // all that the training knows.
+  // Makes so many steps in the first epoch, saves after those that are listed, and returns a hash
+  // of all that the training knows.
   uint64_t train(int steps, const std::set<int>& saves = {}) {
     uint64_t hash = 0;
     for (const int64_t epoch : accelerator_.epochs(100)) {
