@@ -4,7 +4,8 @@
 //
 //   model BLOCKS              makes the weights of BLOCKS blocks of a GPT of width 1024; 21 blocks
 //                             are 1.06 GB
-//   load PATH                 copies a saved model into these weights
+//   load PATH                 copies a saved model into these weights; compares its checksums
+//   load-unchecked PATH       the same without comparing
 //   save FOLDER               saves them to disk
 //   memcpy                    copies them with memcpy, in one thread
 //   copy_                     copies them as torch does
@@ -99,6 +100,10 @@ class Requests {
     words >> path;
     if (what == "load") {
       return seconds_of([&] { accelerant::load_checkpoint_in_model(model_, path); });
+    }
+    if (what == "load-unchecked") {
+      return seconds_of(
+          [&] { accelerant::load_checkpoint_in_model(model_, path, {.checksums = false}); });
     }
     if (what == "save") return seconds_of([&] { accelerant::save_model(model_, path); });
     if (what == "many" && words >> count) return seconds_of([&] { write_many(path, count); });

@@ -35,19 +35,27 @@ def models(settings):
 
 
 def load_contenders(settings):
+    """Each side loads what it has saved; only Accelerant's file has checksums."""
     ours, python, prepare_ours, prepare_python = models(settings)
     path = f"{folder(settings)}/model.safetensors"
+    checked = f"{folder(settings)}/checked"
 
     def prepare_file():
         prepare_python()
         python.ask("save_and_sync", path, deadline=settings.deadline)
         return {}
 
+    def prepare_checked():
+        prepare_ours()
+        ours.ask("save", checked, deadline=settings.deadline)
+        return {}
+
     def seconds(worker, *words):
         return worker.ask(*words, deadline=settings.deadline)["seconds"]
 
     return {"accelerate": Contender(lambda: seconds(python, "load", path), prepare_file),
-            "ours": Contender(lambda: seconds(ours, "load", path), prepare_ours),
+            "ours": Contender(lambda: seconds(ours, "load", checked), prepare_checked),
+            "unchecked": Contender(lambda: seconds(ours, "load-unchecked", checked)),
             "floor": Contender(lambda: seconds(ours, "copy_"))}
 
 

@@ -24,6 +24,10 @@ using checkpoint::TensorsByName;
 
 constexpr std::size_t kMostNames = 20;  // per kind in an Error
 
+constexpr const char* kHalfLoaded =
+    "\n  This was found while the model was filled: some of its tensors have their new values, "
+    "others still the old ones. Load a model that is not damaged before you use it.";
+
 // What to do, and what does not match.
 struct Plan {
   std::vector<checkpoint::TensorCopy> copies = {};
@@ -135,13 +139,19 @@ checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
                                                       const LoadModelOptions& options,
                                                       const std::string& hint) {
   const auto files = std::make_shared<const WeightFiles>(
-      options.checksums ? open_checked_model(path, reading_threads()) : open_model(path));
+      options.checksums ? open_checked_model(path, reading_threads(), Compare::while_reading)
+                        : open_model(path));
   Plan plan = make_plan(state, TensorsByName(*files));
   require_fit(plan, path, options.strict, hint);
   return {.names = plan.names, .load = [files, state, options, copies = std::move(plan.copies)] {
             const at::NoGradGuard no_grad;
             place_tensors(state, options);
-            read_tensors(copies);
+            try {
+              read_tensors(copies);
+              for (const auto& file : *files) file->check_rest(reading_threads());
+            } catch (const Error& error) {
+              throw Error(std::string(error.what()) + kHalfLoaded);
+            }
           }};
 }
 

@@ -13,8 +13,9 @@ struct PreparedModel {
   std::function<void()> load = {};  // copies the weights
 };
 
-// Checks everything, like load_checkpoint_in_model(), without changing anything. The files stay
-// open until the result is destroyed. `hint` says what to do about names that do not match.
+// Checks names, shapes, types and headers, like load_checkpoint_in_model(), without changing
+// anything; checksums of the data are compared while it is loaded. The files stay open until the
+// result is destroyed. `hint` says what to do about names that do not match.
 PreparedModel prepare_loading(const StateDict& state, const std::string& path,
                               const LoadModelOptions& options, const std::string& hint);
 

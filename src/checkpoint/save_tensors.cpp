@@ -16,6 +16,7 @@
 #include "core/files.h"
 #include "format/torch_archive.h"
 #include "store/model_checksums.h"
+#include "store/model_files.h"
 #include "store/weight_file.h"
 
 namespace accelerant {
@@ -113,6 +114,7 @@ StateDict tensors_in(const checkpoint::WeightFile& file, const LoadTensorsOption
     tensors.insert(stored.name, tensor);
   }
   checkpoint::read_tensors(copies);
+  file.check_rest(checkpoint::reading_threads());
   for (const auto& [alias, name] : file.aliases()) tensors.insert(alias, tensors[name]);
   return tensors;
 }
@@ -157,10 +159,15 @@ StateDict load_tensors(const std::string& path, const LoadTensorsOptions& option
     throw Error(ErrorDetails{.problem = "No such file: " + path,
                              .expected = "a file of safetensors or torch.save"});
   }
-  if (options.checksums) checkpoint::check_listed_file(path, checkpoint::reading_threads());
+  const int threads = checkpoint::reading_threads();
   const bool is_archive = !path.ends_with(".safetensors") &&
                           format::kind_of_archive(path) == format::ArchiveKind::python_state;
-  if (!is_archive) return tensors_in(*checkpoint::open_weight_file(path), options);
+  if (!is_archive) {
+    const auto file = options.checksums ? checkpoint::open_checked_file(path, threads)
+                                        : checkpoint::open_weight_file(path);
+    return tensors_in(*file, options);
+  }
+  if (options.checksums) checkpoint::check_listed_file(path, threads);
   const PlainValue content = format::read_torch_archive(path);
   if (auto tensors = tensors_in(content, path, options)) return std::move(*tensors);
   throw Error(ErrorDetails{.problem = path + " contains more than tensors",

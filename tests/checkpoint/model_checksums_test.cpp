@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -11,6 +12,7 @@
 #include "core/files.h"
 #include "format/torch_archive.h"
 #include "support/expect_error.h"
+#include "support/on_device.h"
 #include "support/random_seed.h"
 #include "support/same_module.h"
 #include "support/temp_folder.h"
@@ -124,6 +126,155 @@ TEST(ModelWithChecksums, SavingATensorOverAListedFileTakesItOffTheList) {
   state.insert("x", torch::ones({3}));
   save(state, folder.path("pytorch_model.bin"), {.safe_serialization = false});
   EXPECT_TRUE(torch::equal(load_tensors(folder.path("pytorch_model.bin"))["x"], state["x"]));
+}
+
+// --- Compared while loading -----------------------------------------------------------------------
+
+// How a target differs from what is stored.
+enum class Target { as_stored, converted, strided };
+
+class CheckedLoading : public OnDevice {
+ protected:
+  // Several blocks in all, many tensors in one of them, and one that needs several transfers.
+  static StateDict large_state() {
+    StateDict state;
+    const auto add = [&](int64_t rows, int64_t columns) {
+      state.insert("t" + std::to_string(state.size()), torch::randn({rows, columns}));
+    };
+    for (int64_t i = 0; i < 30; ++i) add(1 + i, 7);
+    add(1001, 1003);
+    for (int64_t i = 0; i < 30; ++i) add(30 - i, 11);
+    add(3001, 3003);
+    return state;
+  }
+
+  StateDict targets_for(const StateDict& stored, Target kind) const {
+    StateDict targets;
+    for (const auto& item : stored) {
+      const at::IntArrayRef shape = item.value().sizes();
+      at::Tensor target;
+      if (kind == Target::strided) {
+        target = torch::zeros({shape[1], shape[0]}, options()).t();
+      } else {
+        target = torch::zeros(shape, options(kind == Target::converted ? at::kDouble : at::kFloat));
+      }
+      targets.insert(item.key(), target);
+    }
+    return targets;
+  }
+
+  static bool is_old_or_new(const at::Tensor& target, const at::Tensor& stored) {
+    const at::Tensor found = target.cpu().to(at::kFloat);
+    return (found.eq(stored) | found.eq(0)).all().item<bool>();
+  }
+};
+
+constexpr Target kTargets[] = {Target::as_stored, Target::converted, Target::strided};
+
+TEST_P(CheckedLoading, FillsAllKindsOfTargets) {
+  const StateDict stored = large_state();
+  for (const char* shard_size : {"10GB", "5MB"}) {
+    const TempFolder folder;
+    save_model(stored, folder.path(), {.max_shard_size = shard_size});
+    for (const Target kind : kTargets) {
+      const StateDict targets = targets_for(stored, kind);
+      load_checkpoint_in_model(targets, folder.path());
+      for (const auto& item : stored) {
+        const at::Tensor found = targets[item.key()].cpu().to(at::kFloat);
+        EXPECT_TRUE(torch::equal(found, item.value())) << item.key();
+      }
+    }
+  }
+}
+
+TEST_P(CheckedLoading, NoDamagedValueGetsIntoAModel) {
+  const StateDict stored = large_state();
+  std::mt19937 generator(random_seed());
+  for (const bool is_sharded : {false, true}) {
+    const TempFolder folder;
+    const auto saved =
+        save_model(stored, folder.path(), {.max_shard_size = is_sharded ? "5MB" : "10GB"});
+    for (const Target kind : kTargets) {
+      for (int i = 0; i < 4; ++i) {
+        const std::string& name = saved.files[generator() % saved.files.size()];
+        const std::string path = folder.path(name);
+        const std::string content = TempFolder::content_of(path);
+        flip_byte(path, i == 0 ? content.size() - 1 : generator() % content.size());
+        const StateDict targets = targets_for(stored, kind);
+        const std::string error =
+            whole_error_of([&] { load_checkpoint_in_model(targets, folder.path()); });
+        EXPECT_TRUE(contains(error, name + " is damaged in bytes"));
+        EXPECT_TRUE(contains(whole_error_of([&] {
+                               load_checkpoint_in_model(targets, folder.path(), {.strict = false});
+                             }),
+                             "is damaged"));
+        for (const auto& item : stored) {
+          EXPECT_TRUE(is_old_or_new(targets[item.key()], item.value())) << item.key();
+        }
+        folder.write(name, content);
+      }
+    }
+  }
+}
+
+TEST_P(CheckedLoading, DamageInTensorsThatTheModelDoesNotHaveIsFound) {
+  const TempFolder folder;
+  const StateDict stored = large_state();
+  save_model(stored, folder.path());
+  const std::string path = folder.path("model.safetensors");
+  StateDict few;
+  few.insert("t0", torch::zeros(stored["t0"].sizes(), options()));
+  EXPECT_NO_THROW(load_checkpoint_in_model(few, path, {.strict = false}));
+  flip_byte(path, TempFolder::content_of(path).size() / 2);
+  const std::string error =
+      whole_error_of([&] { load_checkpoint_in_model(few, path, {.strict = false}); });
+  EXPECT_TRUE(contains(error, "is damaged in bytes"));
+  EXPECT_TRUE(contains(error, "This was found while the model was filled"));
+}
+
+TEST_P(CheckedLoading, DamageInTheHeaderLeavesTheModelUnchanged) {
+  const TempFolder folder;
+  const StateDict stored = large_state();
+  save_model(stored, folder.path());
+  flip_byte(folder.path("model.safetensors"), 200);
+  const StateDict targets = targets_for(stored, Target::as_stored);
+  const std::string error =
+      whole_error_of([&] { load_checkpoint_in_model(targets, folder.path()); });
+  EXPECT_TRUE(contains(error, "is damaged in bytes 0 to 1048575"));
+  EXPECT_FALSE(error.find("This was found while") != std::string::npos);
+  for (const auto& item : targets) EXPECT_TRUE(item.value().eq(0).all().item<bool>());
+}
+
+ON_EVERY_DEVICE(CheckedLoading);
+
+TEST(ModelWithChecksums, AMissingFileSaysSo) {
+  const TempFolder folder;
+  const auto saved = save_model(net_of_layers(), folder.path(), {.max_shard_size = "2KB"});
+  std::filesystem::remove(folder.path(saved.files.front()));
+  auto net = net_of_layers();
+  EXPECT_TRUE(contains(whole_error_of([&] { load_checkpoint_in_model(net, folder.path()); }),
+                       saved.files.front()));
+}
+
+TEST(LoadTensors, DamageAnywhereIsAnError) {
+  const TempFolder folder;
+  StateDict state;
+  state.insert("large", torch::randn({1000, 1000}));
+  state.insert("small", torch::randn({3}));
+  std::mt19937 generator(random_seed());
+  for (const bool safe : {true, false}) {
+    const std::string name =
+        save_model(state, folder.path(), {.safe_serialization = safe}).files.front();
+    const std::string content = TempFolder::content_of(folder.path(name));
+    const StateDict loaded = load_tensors(folder.path(name));
+    EXPECT_TRUE(torch::equal(loaded["large"], state["large"]));
+    for (int i = 0; i < 20; ++i) {
+      flip_byte(folder.path(name), generator() % content.size());
+      EXPECT_TRUE(contains(whole_error_of([&] { load_tensors(folder.path(name)); }),
+                           name + " is damaged in bytes"));
+      folder.write(name, content);
+    }
+  }
 }
 
 // --- More than the file holds ---------------------------------------------------------------------

@@ -100,8 +100,9 @@ struct LoadModelOptions {
   // or tensor. The longest matching name wins; "" matches all. Default: they stay where they are.
   std::map<std::string, c10::Device> device_map = {};
 
-  // Compare the files with model.checksums.json, if the model has one, before anything changes.
-  // Every byte is read once more for that, with the threads that load. Default: true.
+  // Compare the files with model.checksums.json, if the model has one. Safetensors are compared
+  // while they are copied, block by block of 1 MiB, before the block's bytes reach a tensor; other
+  // files before anything changes, with one more pass over them. Default: true.
   bool checksums = true;
 };
 
@@ -113,8 +114,11 @@ struct LoadedModel {
 // Loads the weights of a model saved by save_model(), Hugging Face's libraries, torch.save or
 // torch::save. Copies them into the model's existing tensors one after another: optimizers, data
 // parallelism and tied weights stay intact, and at most one tensor is in memory in addition.
-// Everything is checked before anything changes. Throws an Error that lists all differences if the
-// files do not match the model, and an Error for files that cannot be read or are damaged.
+// Names, shapes, types and the headers of all files are checked before anything changes. Throws an
+// Error that lists all differences if the files do not match the model, which is unchanged then, and
+// an Error for files that cannot be read or are damaged. If the data turns out to be damaged, no
+// damaged value gets into the model, but some tensors may have their new values and others not: load
+// another model before you use it.
 LoadedModel load_checkpoint_in_model(torch::nn::Module& module, const std::string& path,
                                      const LoadModelOptions& options = {});
 
@@ -170,7 +174,8 @@ struct LoadTensorsOptions {
   // option, as the model says how large its tensors are.)
   bool allow_expanded = false;
 
-  // Compare the file with the model.checksums.json beside it, if that lists the file. Default: true.
+  // Compare the file with the model.checksums.json beside it, if that lists the file, as
+  // load_checkpoint_in_model() does. Default: true.
   bool checksums = true;
 };
 
