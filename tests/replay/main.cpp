@@ -34,9 +34,22 @@ const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"utilities", replay::replay_utilities},
 };
 
+// Its documents are parsed with their keys in order.
+const std::string kDeviceMap = "device_map";
+
+bool is_topic(const std::string& name) { return name == kDeviceMap || kTopics.contains(name); }
+
+json run(const std::string& topic, const std::string& document) {
+  if (topic == kDeviceMap) {
+    return replay::replay_device_map(nlohmann::ordered_json::parse(document));
+  }
+  return kTopics.at(topic)(json::parse(document));
+}
+
 int usage() {
   std::cerr << "usage: accelerant-replay TOPIC [--lines] < document.json; topics:";
   for (const auto& [name, topic] : kTopics) std::cerr << ' ' << name;
+  std::cerr << ' ' << kDeviceMap;
   std::cerr << '\n';
   return 2;
 }
@@ -54,14 +67,14 @@ std::string one_line(std::string message) {
 int main(int argc, char** argv) {
   const bool lines = argc == 3 && std::string(argv[2]) == "--lines";
   if (argc < 2 || (argc != 2 && !lines)) return usage();
-  const auto topic = kTopics.find(argv[1]);
-  if (topic == kTopics.end()) return usage();
+  const std::string topic = argv[1];
+  if (!is_topic(topic)) return usage();
 
   if (lines) {
     for (std::string line; std::getline(std::cin, line);) {
       json result;
       try {
-        result = topic->second(json::parse(line));
+        result = run(topic, line);
       } catch (const std::exception& error) {
         result = {{"error", one_line(error.what())}};
       }
@@ -72,7 +85,7 @@ int main(int argc, char** argv) {
   }
   try {
     const std::string text(std::istreambuf_iterator<char>(std::cin), {});
-    std::cout << topic->second(json::parse(text)).dump() << '\n';
+    std::cout << run(topic, text).dump() << '\n';
     return 0;
   } catch (const std::exception& error) {
     std::cerr << "accelerant-replay: " << one_line(error.what()) << '\n';

@@ -1,12 +1,14 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/paging/device_map.h"
 #include "compat/device.h"
 #include "compat/device_memory.h"
+#include "core/texts.h"
 
 namespace accelerant {
 namespace {
@@ -51,17 +53,21 @@ MaxMemory free_memory() {
 
 MaxMemory get_max_memory(const MaxMemory& max_memory) {
   if (max_memory.empty()) return free_memory();
+  const int gpus = count_gpus();
+  std::vector<std::string> missing;
   for (const auto& [place, limit] : max_memory) {
     if (const auto index = place.gpu()) {
-      const int count = count_gpus();
-      if (*index < count) continue;
-      log(LogLevel::warning, "Device " + place.text() + " is not available; this machine has " +
-                                 std::to_string(count) + " GPUs");
+      if (*index >= gpus) missing.push_back(place.text());
     } else if (!place.is_cpu() && !place.is_disk() && place != Placement(c10::DeviceType::MPS)) {
-      throw Error(ErrorDetails{
-          .problem = "Device " + place.text() + " is not recognized",
-          .expected = "available devices are integers (for GPUs), 'mps', 'cpu' and 'disk'"});
+      throw Error(ErrorDetails{.problem = "Device " + place.text() + " is not recognized",
+                               .expected = "an index (of a GPU), 'mps', 'cpu' or 'disk'",
+                               .got = "'" + place.text() + "'"});
     }
+  }
+  if (!missing.empty()) {
+    log(LogLevel::warning, "max_memory has limits for " + list_text(missing) +
+                               ", but this machine has " +
+                               counted(static_cast<std::uint64_t>(gpus), "GPU"));
   }
   return max_memory;
 }
