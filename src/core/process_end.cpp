@@ -9,7 +9,6 @@
 #include <exception>
 #include <iostream>
 #include <mutex>
-#include <ranges>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -68,7 +67,8 @@ void do_works() {
   // Held while the work runs, so that its owners are not destroyed.
   const std::lock_guard lock(registry().works_mutex);
   // Newest first, as destructors would do it: later work may rely on what was set up before it.
-  for (const Work& each : std::views::reverse(registry().works)) each.work();
+  const std::vector<Work>& works = registry().works;
+  for (auto each = works.rbegin(); each != works.rend(); ++each) each->work();
 }
 
 // The thread that is let through may call this again.

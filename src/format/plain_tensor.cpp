@@ -178,8 +178,12 @@ PlainStorage::PlainStorage(uint64_t size, std::function<void(ByteSink&)> produce
 
 std::span<const std::byte> PlainStorage::bytes() const {
   if (produce_) throw Error("a storage that is made when it is written has no bytes before that");
-  // A check that throws leaves the flag unset, so the next call throws too.
-  if (check_) std::call_once(checked_, check_);
+  if (check_) {
+    // Not call_once: with ThreadSanitizer, the call after one that has thrown never returns.
+    const std::lock_guard lock(check_mutex_);
+    if (!is_checked_) check_();
+    is_checked_ = true;
+  }
   return bytes_;
 }
 

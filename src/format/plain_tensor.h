@@ -73,7 +73,8 @@ class PlainStorage {
   std::string key_;
   std::string location_ = "cpu";
   std::function<void()> check_;
-  mutable std::once_flag checked_;
+  mutable std::mutex check_mutex_;
+  mutable bool is_checked_ = false;
 };
 
 // A tensor: a view of a storage. Element (i, j, ...) is at index storage_offset + i * strides[0] +

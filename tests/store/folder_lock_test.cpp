@@ -135,22 +135,29 @@ class Lock : public testing::Test {
     return error_of([&] { acquire(); });
   }
 
+  static bool is_lost_to_another(FolderLock& lock) {
+    try {
+      lock.require_held();
+      return false;
+    } catch (const accelerant::Error&) {
+      return true;
+    }
+  }
+
   // Takes the lock: 'T', or 'R' if it is refused, 'E' for another error; holds it until told.
   void take_and_hold(const Process::Tell& tell, const Process::AwaitEnd& await_end) const {
+    bool is_lost = false;
     try {
       const auto lock = acquire();
       tell('T');
       await_end();
-      try {
-        lock->require_held();
-      } catch (const accelerant::Error&) {
-        ::_exit(4);
-      }
+      is_lost = is_lost_to_another(*lock);
     } catch (const LockRefused&) {
       tell('R');
     } catch (const std::exception&) {
       tell('E');
     }
+    if (is_lost) ::_exit(4);
   }
   auto holder() const {
     return [this](const auto& tell, const auto& await_end) { take_and_hold(tell, await_end); };
