@@ -34,7 +34,7 @@ inline std::optional<DeviceMemory> device_memory(c10::Device device) {
       if (cudaMemGetInfo(&free, &total) != cudaSuccess ||
           cudaDeviceGetAttribute(&is_integrated, cudaDevAttrIntegrated, device.index()) !=
               cudaSuccess) {
-        cudaGetLastError();  // clears it
+        (void)cudaGetLastError();  // clears it
         return std::nullopt;
       }
       return DeviceMemory{.free = static_cast<int64_t>(free), .is_host_memory = is_integrated != 0};
