@@ -13,6 +13,7 @@
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_dtype.h"
+#include "checkpoint/tensor_placement.h"
 #include "store/model_files.h"
 #include "tensor/module_state.h"
 
@@ -104,34 +105,6 @@ void require_fit(const Plan& plan, const std::string& path, bool strict, const s
   throw Error(path + " does not match the model, which is unchanged:" + faults);
 }
 
-std::optional<c10::Device> device_for(const std::string& name,
-                                      const std::map<std::string, c10::Device>& device_map) {
-  std::optional<c10::Device> device;
-  std::size_t longest = 0;
-  for (const auto& [prefix, where] : device_map) {
-    const bool fits = prefix.empty() || name == prefix || name.starts_with(prefix + ".");
-    if (!fits || (device && prefix.size() < longest)) continue;
-    device = where;
-    longest = prefix.size();
-  }
-  return device;
-}
-
-// Tensors with several names get one place, that of the first name, and stay shared.
-void place_tensors(const StateDict& state, const LoadModelOptions& options) {
-  if (!options.dtype && options.device_map.empty()) return;
-  for (const auto& names : checkpoint::names_of_each(state)) {
-    const at::Tensor& tensor = state[names.front()];
-    at::TensorOptions wanted = tensor.options();
-    if (options.dtype && tensor.is_floating_point()) wanted = wanted.dtype(*options.dtype);
-    if (const auto device = device_for(names.front(), options.device_map)) {
-      wanted = wanted.device(*device);
-    }
-    const at::Tensor placed = tensor.detach().to(wanted);
-    for (const std::string& name : names) at::Tensor(state[name]).set_data(placed);
-  }
-}
-
 }  // namespace
 
 checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
@@ -143,8 +116,10 @@ checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
                         : open_model(path));
   Plan plan = make_plan(state, TensorsByName(*files));
   require_fit(plan, path, options.strict, hint);
+  require_placements(state, TensorsByName(*files), options.device_map);
   return {.names = plan.names, .load = [files, state, options, copies = std::move(plan.copies)] {
             const at::NoGradGuard no_grad;
+            require_memory(copies, options.device_map);
             place_tensors(state, options);
             try {
               read_tensors(copies);

@@ -228,22 +228,6 @@ TEST(LoadModel, TiedWeightsStayTiedInAnotherTypeToo) {
   }
 }
 
-TEST(LoadModel, DeviceMapsMoveModules) {
-  const TempFolder folder;
-  auto net = small_net();
-  save_model(net, folder.path());
-  auto other = small_net();
-  load_checkpoint_in_model(other, folder.path(),
-                           {.device_map = {{"", torch::kCPU}, {"2", torch::kCPU}}});
-  expect_same_module(*other, *net);
-  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device for the rest";
-  load_checkpoint_in_model(other, folder.path(),
-                           {.device_map = {{"", torch::kCPU}, {"2", torch::kCUDA}}});
-  EXPECT_TRUE(other->parameters().front().is_cpu());
-  EXPECT_TRUE(other->parameters().back().is_cuda());
-  EXPECT_TRUE(torch::equal(other->parameters().back().cpu(), net->parameters().back()));
-}
-
 TEST(LoadModel, LargeTensorsReachAGpuInPieces) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
   const TempFolder folder;

@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerant/paging/device_map.h"
 #include "accelerant/tensor/named_state.h"
 
 namespace torch::nn {
@@ -97,13 +98,20 @@ struct LoadModelOptions {
   std::optional<c10::ScalarType> dtype = std::nullopt;
 
   // Where to move the model's tensors before loading, by the name of a module ("encoder.layer.0")
-  // or tensor. The longest matching name wins; "" matches all. Default: they stay where they are.
-  std::map<std::string, c10::Device> device_map = {};
+  // or tensor. The longest matching name wins; "" matches all. It is an Error if a tensor that is
+  // loaded matches none. Tensors on the meta device get memory there. For parts on "disk" use
+  // load_checkpoint_and_dispatch(). Default: they stay where they are.
+  DeviceMap device_map = {};
 
   // Compare the files with model.checksums.json, if the model has one. Safetensors are compared
   // while they are copied, block by block of 1 MiB, before the block's bytes reach a tensor; other
   // files before anything changes, with one more pass over them. Default: true.
   bool checksums = true;
+
+  // Names of modules or tensors, or the last parts of them ("norm", "layer_norm.weight"), that are
+  // converted to float32 if `dtype` is float16, because their values may be too large for it.
+  // Default: none.
+  std::vector<std::string> keep_in_fp32_modules = {};
 };
 
 struct LoadedModel {
@@ -113,12 +121,12 @@ struct LoadedModel {
 
 // Loads the weights of a model saved by save_model(), Hugging Face's libraries, torch.save or
 // torch::save. Copies them into the model's existing tensors one after another: optimizers, data
-// parallelism and tied weights stay intact, and at most one tensor is in memory in addition.
-// Names, shapes, types and the headers of all files are checked before anything changes. Throws an
-// Error that lists all differences if the files do not match the model, which is unchanged then, and
-// an Error for files that cannot be read or are damaged. If the data turns out to be damaged, no
-// damaged value gets into the model, but some tensors may have their new values and others not: load
-// another model before you use it.
+// parallelism and tied weights stay intact, and at most one tensor is in memory in addition. Names,
+// shapes, types and the headers of all files are checked before anything changes. Throws an Error
+// that lists all differences if the files do not match the model, which is unchanged then, and an
+// Error for files that cannot be read or are damaged. If the data turns out to be damaged, no
+// damaged value gets into the model, but some tensors may have their new values and others not:
+// load another model before you use it.
 LoadedModel load_checkpoint_in_model(torch::nn::Module& module, const std::string& path,
                                      const LoadModelOptions& options = {});
 
