@@ -7,6 +7,7 @@
 #include "accelerant/core/log.h"
 #include "checkpoint/shared_tensors.h"
 #include "core/texts.h"
+#include "paging/device_map/presence.h"
 #include "tensor/storage_move.h"
 
 namespace accelerant::checkpoint {
@@ -71,6 +72,7 @@ void require_placements(const StateDict& state, const TensorsByName& files,
   std::vector<std::string> unplaced;
   std::vector<std::string> on_disk;
   std::vector<std::string> on_meta;
+  std::vector<std::string> elsewhere;
   for (const auto& names : names_of_each(state)) {
     warn_if_torn_apart(names, device_map);
     if (std::ranges::none_of(names,
@@ -83,6 +85,8 @@ void require_placements(const StateDict& state, const TensorsByName& files,
       on_disk.push_back(names.front());
     } else if (place->device()->is_meta()) {
       on_meta.push_back(names.front());
+    } else if (!paging::is_present(*place->device())) {
+      elsewhere.push_back(names.front() + " on " + place->text());
     }
   }
   if (!unplaced.empty()) {
@@ -97,6 +101,10 @@ void require_placements(const StateDict& state, const TensorsByName& files,
   }
   if (!on_meta.empty()) {
     refuse_placements("devices with memory", on_meta, "these are placed on 'meta'");
+  }
+  if (!elsewhere.empty()) {
+    refuse_placements("devices of this machine", elsewhere,
+                      "a map for this machine comes from infer_auto_device_map()");
   }
 }
 

@@ -69,6 +69,8 @@ TEST_F(PlacedLoading, RefusesPlacesWithoutMemory) {
   EXPECT_TRUE(contains(disk, "expected devices, got 2.weight, 2.bias"));
   EXPECT_TRUE(contains(disk, "load_checkpoint_and_dispatch()"));
   EXPECT_TRUE(contains(error_with({{"", "meta"}}), "these are placed on 'meta'"));
+  EXPECT_TRUE(contains(error_with({{"", "cpu"}, {"2.bias", 120}}),
+                       "expected devices of this machine, got 2.bias on 120"));
 }
 
 struct EmptyImpl : nn::Module {

@@ -6,9 +6,9 @@
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "accelerant/paging/device_map.h"
-#include "compat/device.h"
 #include "compat/device_memory.h"
 #include "core/texts.h"
+#include "paging/device_map/presence.h"
 
 namespace accelerant {
 namespace {
@@ -26,11 +26,7 @@ int64_t free_host_memory() {
       "limits in max_memory");
 }
 
-int count_gpus() {
-  const c10::DeviceType type = Placement(0).device()->type();
-  if (!compat::is_present(type)) return 0;
-  return c10::impl::getDeviceGuardImpl(type)->deviceCount();
-}
+int count_gpus() { return paging::device_count(Placement(0).device()->type()); }
 
 MaxMemory free_memory() {
   MaxMemory free;
