@@ -7,6 +7,7 @@ namespace accelerant::cli {
 int launch_command(int argc, char** argv);
 int test_command(int argc, char** argv);
 int env_command(int argc, char** argv);
+int estimate_memory_command(int argc, char** argv);
 int inspect_command(int argc, char** argv);
 int verify_command(int argc, char** argv);
 int merge_weights_command(int argc, char** argv);

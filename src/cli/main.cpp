@@ -37,6 +37,8 @@ constexpr Command kCommands[] = {
      true},
     {"test", test_command, "Check that processes on this machine can train together", true},
     {"env", env_command, "Show what a bug report should contain"},
+    {"estimate-memory", estimate_memory_command,
+     "Estimate how much memory a model takes to load, to train and to use"},
     {"inspect", inspect_command,
      "Show what is in a project, a checkpoint, a model or a file of tensors"},
     {"verify", verify_command, "Check checkpoints, a model or a file for damage"},
