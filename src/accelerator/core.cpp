@@ -14,6 +14,7 @@
 #include "accelerator/warnings/empty_loop.h"
 #include "accelerator/warnings/slow_precision.h"
 #include "amp/gradient_guard.h"
+#include "compat/autograd_threads.h"
 #include "dist/preemption.h"
 
 namespace accelerant::detail {
@@ -42,6 +43,7 @@ Core::Core(AcceleratorOptions given)
   }
   if (options.device->is_cpu()) warn_if_slow(warnings, *options.mixed_precision);
   apply(options.performance, environment);
+  compat::let_forked_children_exit();
   world = dist::World::join(environment, options.process_group, *options.device);
   if (*options.project.save_on_preemption) {
     preemption.signals = std::make_unique<dist::Preemption>(*world);

@@ -11,11 +11,13 @@
 #include <accelerant/dist/local_sgd.h>
 #include <accelerant/launch/debug_launcher.h>
 #include <accelerant/track/progress_bar.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -24,6 +26,7 @@
 #include "core/files.h"
 #include "store/verify.h"
 #include "support/forked.h"
+#include "support/on_device.h"
 #include "support/parameter_hash.h"
 #include "support/ranks.h"
 #include "support/temp_folder.h"
@@ -240,6 +243,81 @@ TEST(ForkedChildrenOfRanks, DoNotReportInTheNameOfTheirRank) {
     EXPECT_EQ(ended.err.find("terminated"), std::string::npos) << ended.err;
   }
 }
+
+// --- Children of a process that sees a device ----------------------------------------------------
+
+// A device that exists only so that autograd starts a thread for it, as it does for each GPU.
+class SeenDevice final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  c10::DeviceType type() const override { return c10::DeviceType::PrivateUse1; }
+  c10::Device getDevice() const override { return {type(), 0}; }
+  c10::Device exchangeDevice(c10::Device) const override { return getDevice(); }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+};
+
+int threads_of_autograd() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (forked::content_of_proc(task.path() / "comm").starts_with("pt_autograd")) ++count;
+  }
+  return count;
+}
+
+void train_beside_a_device(Accelerator& accelerator) {
+  static const SeenDevice device;
+  auto model = accelerator.prepare(torch::nn::Linear(2, 2));
+  auto& seen = c10::impl::device_guard_impl_registry[static_cast<size_t>(device.type())];
+  seen.store(&device);
+  accelerator.backward(model(torch::ones({1, 2})).sum());
+  seen.store(nullptr);
+}
+
+// Ranks, because autograd starts its threads once in a process.
+RANK_TEST(ForkedChildrenBesideDevices, DoNotWaitForTheThreadsOfAutograd, 1) {
+  forked::as_main([] {
+    Accelerator accelerator({.cpu = true});
+    train_beside_a_device(accelerator);
+    ASSERT_GE(threads_of_autograd(), 1);
+    forked::expect_children_to_end();
+  });
+}
+
+RANK_TEST(ForkedChildrenBesideDevices, WaitForTheirOwn, 1) {
+  const Accelerator first({.cpu = true});
+  const pid_t child = fork();
+  if (child == 0) {
+    Accelerator accelerator({.cpu = true});
+    train_beside_a_device(accelerator);
+    std::exit(threads_of_autograd() >= 1 ? 7 : 1);
+  }
+  EXPECT_EQ(forked::end_of(child), "exit 7");
+}
+
+class ForkedChildrenThatExitAtOnce : public OnDevice {};
+
+TEST_P(ForkedChildrenThatExitAtOnce, DoNotDisturbATraining) {
+  const TempFolder plain;
+  const TempFolder folder;
+  auto options = options_in(plain.path());
+  options.cpu = !on_cuda();
+  const uint64_t expected = train(options, plain.path(), [] {});
+  options.project.dir = folder.path();
+  const uint64_t hash = train(options, folder.path(), [] {
+    const pid_t child = fork();
+    if (child == 0) _exit(7);
+    EXPECT_EQ(forked::end_of(child), "exit 7");
+  });
+  EXPECT_EQ(hash, expected);
+  expect_good_checkpoints(folder.path());
+}
+
+ON_EVERY_DEVICE(ForkedChildrenThatExitAtOnce);
 
 // --- Children of a process that has started others -----------------------------------------------
 
