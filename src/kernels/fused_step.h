@@ -46,6 +46,11 @@ struct StepBlock {
   std::int32_t chunk;
 };
 
+struct BlockRange {
+  std::int64_t begin;
+  std::int64_t end;
+};
+
 // What one CUDA thread block works on: several blocks only if all of them are small.
 struct alignas(16) StepBundle {  // one access
   std::int32_t first_block;
@@ -142,6 +147,12 @@ void check_gradients(const StepTables& tables, std::span<const std::int64_t> cos
                      const StepFactors& factors, const float* stopped, StepOutcome* outcome);
 void apply_step(const StepTables& tables, std::span<const std::int64_t> costs, std::int32_t tensors,
                 const StepFactors& factors, const StepLimit& limit, const float* found_inf);
+
+// The second pass in parts, for results that are sent on while the rest is computed: the blocks of
+// a range, without a look at any flag, and the counting of the tensors [first, end).
+void update_blocks(const StepTables& tables, std::span<const std::int64_t> costs,
+                   const BlockRange& blocks, const StepFactors& factors, const StepLimit& limit);
+void count_updates(const StepTables& tables, std::int32_t first, std::int32_t end);
 
 // The work of a block with this many elements.
 inline std::int64_t cost_of_block(std::int64_t elements) { return elements + 64; }

@@ -18,6 +18,7 @@
 #include "amp/gradient_checks.h"
 #include "amp/scaled_step.h"
 #include "amp/unscale.h"
+#include "optim/early_update.h"
 #include "optim/fused_step_replay.h"
 #include "optim/state_watch.h"
 #include "optim/step_plan.h"
@@ -30,6 +31,15 @@ using optim::detail::StepPlan;
 
 const float* pointer_to(const at::Tensor& value) {
   return value.defined() ? value.const_data_ptr<float>() : nullptr;
+}
+
+[[noreturn]] void refuse_between_update_and_step(const char* what) {
+  throw Error(ErrorDetails{
+      .problem = "The step that was begun during backward must come first",
+      .expected = "step() right after backward()",
+      .got = c10::str(what, " in between"),
+      .hint = "some states are already updated, so load a checkpoint before going on without the "
+              "step; set AcceleratorOptions::offload.update_in_backward to false"});
 }
 
 }  // namespace
@@ -45,8 +55,14 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
   torch::optim::Optimizer& optimizer() const override { return optimizer_; }
   StepPlan& plan() { return plan_; }
 
-  void before_state_is_read() override { plan_.sync(); }
+  void before_state_is_read() override {
+    if (plan_.has_early()) refuse_between_update_and_step("the optimizer's state is read");
+    plan_.sync();
+  }
   void after_state_was_written() override { plan_.reload(); }
+  std::optional<c10::Device> home_of_state() const override {
+    return options_.on_host ? std::optional(c10::Device(c10::kCPU)) : std::nullopt;
+  }
 
   bool is_possible() override;
   StepResult step_otherwise(GradScaler& scaler) override;
@@ -62,6 +78,8 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
   bool has_notes() const;
   void discard();
   void forget_outcome() { outcome_.reset(); }
+  void refuse_closure() const;
+  void update_early(const at::Tensor& parameter);
 
   // Applies the pending clipping and factors to the gradients, which must be unscaled already.
   // Returns their norm before clipping, if they are clipped.
@@ -76,6 +94,8 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
   bool is_checked(const GradientScale& scale) const;
   void find_outcome(const GradientScale& scale);
   kernels::StepFactors factors(const GradientScale& scale);
+  void apply_in_parts(const kernels::StepFactors& factors, const kernels::StepLimit& limit,
+                      const float* found_inf);
 #if defined(ACCELERANT_WITH_CUDA)
   void* scratch();
 #endif
@@ -112,6 +132,14 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
 
 bool FusedStep::Impl::is_possible() {
   if (plan_.prepare() != StepPlan::Readiness::impossible) return true;
+  if (options_.on_host) {
+    throw Error(ErrorDetails{
+        .problem = "The step of an optimizer whose state is in host memory is not possible",
+        .expected = "gradients and parameters that fused kernels can read",
+        .got = plan_.reason(),
+        .hint = "leave the state beside the parameters: without on_host, or without "
+                "AcceleratorOptions::offload.optimizer"});
+  }
   if (!has_logged_reason_) {
     log(LogLevel::warning,
         c10::str("FusedStep falls back to the optimizer's own step because of ", plan_.reason()));
@@ -186,7 +214,9 @@ void FusedStep::Impl::apply(const GradientScale& scale, const at::Tensor& found_
     limit = {.outcome = static_cast<const kernels::StepOutcome*>(outcome_.const_data_ptr()),
              .max_norm = *max_norm_};
   }
-  if (plan_.device().is_cpu()) {
+  if (plan_.has_images()) {
+    apply_in_parts(factors(scale), limit, pointer_to(flag));
+  } else if (plan_.device().is_cpu()) {
     kernels::cpu::apply_step(plan_.tables(), plan_.costs(), plan_.tensors(), factors(scale), limit,
                              pointer_to(flag));
   } else {
@@ -199,6 +229,36 @@ void FusedStep::Impl::apply(const GradientScale& scale, const at::Tensor& found_
   }
   plan_.applied();
   discard();
+}
+
+// While the next part is computed, the last one is on its way.
+void FusedStep::Impl::apply_in_parts(const kernels::StepFactors& factors,
+                                     const kernels::StepLimit& limit, const float* found_inf) {
+  plan_.check_early(!has_notes() && factors.inv_scale == nullptr && found_inf == nullptr);
+  if (found_inf != nullptr && *found_inf != 0.0F) return;
+  plan_.wait_until_sent();
+  const kernels::StepTables tables = plan_.tables();
+  for (const optim::detail::StepPart& part : plan_.parts()) {
+    if (!plan_.has_early()) {
+      kernels::cpu::update_blocks(tables, plan_.costs(), part.blocks, factors, limit);
+    }
+    for (int32_t i = part.first_tensor; plan_.has_early() && i < part.end_tensor; ++i) {
+      if (plan_.is_early(i)) continue;
+      kernels::cpu::update_blocks(tables, plan_.costs(), plan_.blocks_of(i), factors, limit);
+    }
+    plan_.send(part);
+  }
+  plan_.forget_early();
+  kernels::cpu::count_updates(tables, 0, plan_.tensors());
+  plan_.note_sent();
+}
+
+void FusedStep::Impl::refuse_closure() const {
+  if (!options_.on_host) return;
+  throw Error(ErrorDetails{
+      .problem = "A closure cannot be used with an optimizer whose state is in host memory",
+      .expected = "step() without a closure, or the state beside the parameters",
+      .got = "on_host (AcceleratorOptions::offload.optimizer) and a closure"});
 }
 
 StepResult FusedStep::Impl::step_otherwise(GradScaler& scaler) {
@@ -240,7 +300,14 @@ void FusedStep::Impl::note_limit(double max_norm) {
   max_norm_ = max_norm_ ? std::min(*max_norm_, max_norm) : max_norm;
 }
 
+void FusedStep::Impl::update_early(const at::Tensor& parameter) {
+  plan_.update_early(parameter, {.inv_scale = nullptr,
+                                 .factor = nullptr,
+                                 .constant = options_.maximize ? -1.0 : 1.0});
+}
+
 void FusedStep::Impl::discard() {
+  if (plan_.has_early()) refuse_between_update_and_step("gradients are dropped");
   max_norm_.reset();
   constant_ = 1.0;
   factor_.reset();
@@ -291,7 +358,8 @@ void FusedStep::Impl::multiply(const std::vector<at::Tensor>& parameters, double
   }
 }
 
-std::optional<std::string> FusedStep::why_not(const torch::optim::Optimizer& optimizer) {
+std::optional<std::string> FusedStep::why_not(const torch::optim::Optimizer& optimizer,
+                                              const FusedStepOptions& given) {
   const auto* const kind = optim::detail::find_fused_kind(optimizer);
   if (kind == nullptr) {
     return c10::str(c10::demangle(typeid(optimizer).name()),
@@ -302,6 +370,7 @@ std::optional<std::string> FusedStep::why_not(const torch::optim::Optimizer& opt
     auto& options = const_cast<torch::optim::OptimizerOptions&>(group.options());  // only read
     if (kind->fields(options).empty()) return "the options of a param group have another class";
     for (const at::Tensor& parameter : group.params()) {
+      if (given.on_host) break;
       if (device && *device != parameter.device()) return "its parameters are on several devices";
       device = parameter.device();
     }
@@ -313,7 +382,7 @@ std::optional<std::string> FusedStep::why_not(const torch::optim::Optimizer& opt
 }
 
 FusedStep::FusedStep(torch::optim::Optimizer& optimizer, const FusedStepOptions& options) {
-  if (const auto reason = why_not(optimizer)) {
+  if (const auto reason = why_not(optimizer, options)) {
     throw Error(ErrorDetails{.problem = "FusedStep cannot step this optimizer",
                              .expected = "an optimizer for which FusedStep::why_not() is empty",
                              .got = *reason,
@@ -345,6 +414,7 @@ StepResult FusedStep::step() {
 StepResult FusedStep::step(GradScaler& scaler) { return ScalerAccess::step(scaler, *impl_); }
 
 StepResult FusedStep::step(const std::function<at::Tensor()>& closure) {
+  impl_->refuse_closure();
   sync();
   discard();
   at::Tensor loss = optimizer().step(closure);
@@ -375,6 +445,15 @@ void FusedStep::note_gradients_changed() { impl_->forget_outcome(); }
 void FusedStep::discard() { impl_->discard(); }
 void FusedStep::sync() { impl_->plan().sync(); }
 void FusedStep::reload() { impl_->plan().reload(); }
+
+bool EarlyUpdate::begin() { return fused_step_.impl_->plan().begin_early(); }
+void EarlyUpdate::update(const at::Tensor& parameter) {
+  fused_step_.impl_->update_early(parameter);
+}
+bool EarlyUpdate::has_begun() const { return fused_step_.impl_->plan().has_early(); }
+void EarlyUpdate::require_step(const char* what) const {
+  if (has_begun()) refuse_between_update_and_step(what);
+}
 
 void FusedStepReplay::prepare() { fused_step_.impl_->plan().prepare_replay(nullptr); }
 

@@ -45,7 +45,8 @@ class Loading {
         kind_(detail::require_kind(optimizer)),
         names_(detail::names_in_groups(optimizer, names)),
         state_(state),
-        saved_(detail::saved_optimizer(state_)) {}
+        saved_(detail::saved_optimizer(state_)),
+        home_(detail::home_of_state(optimizer)) {}
 
   void prepare() {
     if (check_groups()) {
@@ -169,7 +170,7 @@ class Loading {
     }
     if (!fits(field, *source, tensor_name(field, name), place.parameter)) return;
     const bool reuse = old != nullptr && old->defined() && old->sizes() == source->sizes() &&
-                       old->dtype() == source->dtype() && old->device() == place.parameter.device();
+                       old->dtype() == source->dtype() && old->device() == home_of(place.parameter);
     *field.as<at::Tensor>() = reuse ? *old : empty_for(field, *source, place.parameter);
     copies_.emplace_back(*field.as<at::Tensor>(), *source);
   }
@@ -247,9 +248,13 @@ class Loading {
     return false;
   }
 
-  static at::Tensor empty_for(const Field& field, const at::Tensor& source,
-                              const at::Tensor& parameter) {
-    const auto options = source.options().device(parameter.device()).requires_grad(false);
+  c10::Device home_of(const at::Tensor& parameter) const {
+    return home_.value_or(parameter.device());
+  }
+
+  at::Tensor empty_for(const Field& field, const at::Tensor& source,
+                       const at::Tensor& parameter) const {
+    const auto options = source.options().device(home_of(parameter)).requires_grad(false);
     // In the memory format of the parameter, as the optimizer would have created it.
     if (field.shape == FieldShape::parameter) {
       return at::empty_like(parameter, options, at::MemoryFormat::Preserve);
@@ -307,6 +312,7 @@ class Loading {
   const detail::GroupNames names_;
   NamedState state_;
   const detail::SavedOptimizer saved_;
+  const std::optional<c10::Device> home_;  // of the states, if not beside the parameters
   detail::Faults faults_;
 
   int64_t elements_ =

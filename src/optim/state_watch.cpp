@@ -52,4 +52,11 @@ void announce_written(const torch::optim::Optimizer& optimizer) {
   for (StateWatcher* watcher : watchers_of(optimizer)) watcher->after_state_was_written();
 }
 
+std::optional<c10::Device> home_of_state(const torch::optim::Optimizer& optimizer) {
+  for (const StateWatcher* watcher : watchers_of(optimizer)) {
+    if (const auto home = watcher->home_of_state()) return home;
+  }
+  return std::nullopt;
+}
+
 }  // namespace accelerant::optim::detail

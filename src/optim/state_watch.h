@@ -4,6 +4,10 @@
 // from StateWatcher. It is found by the address of the optimizer, which must outlive it.
 #pragma once
 
+#include <c10/core/Device.h>
+
+#include <optional>
+
 namespace torch::optim {
 class Optimizer;
 }
@@ -20,11 +24,15 @@ class StateWatcher {
   virtual void before_state_is_read() = 0;
   virtual void after_state_was_written() = 0;
 
+  // Where it keeps the state, if not beside the parameters.
+  virtual std::optional<c10::Device> home_of_state() const { return std::nullopt; }
+
  private:
   const torch::optim::Optimizer* optimizer_;
 };
 
 void announce_reading(const torch::optim::Optimizer& optimizer);
 void announce_written(const torch::optim::Optimizer& optimizer);
+std::optional<c10::Device> home_of_state(const torch::optim::Optimizer& optimizer);
 
 }  // namespace accelerant::optim::detail

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
@@ -53,6 +54,11 @@ void look_ahead(const std::vector<at::Tensor>& parameters, std::size_t from) {
 }
 
 }  // namespace
+
+bool& images_on_every_device() {
+  static bool on = false;
+  return on;
+}
 
 StepPlan::StepPlan(torch::optim::Optimizer& optimizer, const FusedStepOptions& options)
     : optimizer_(optimizer), kind_(*find_fused_kind(optimizer)), options_(options) {}
@@ -165,7 +171,7 @@ StepPlan::Readiness StepPlan::prepare() {
     upload_options(/*all=*/false);
   }
   pack_gradients();
-  for (Slot* slot : masters_) settle_master(*slot);
+  for (Slot* slot : slots_with_copies_) settle_copies(*slot);
   return tensors_.host.empty() ? Readiness::no_gradients : Readiness::ready;
 }
 
@@ -217,7 +223,7 @@ void StepPlan::prepare_replay(const RateChoice* choice) {
   } else {
     upload_options(/*all=*/false);
   }
-  for (auto& [parameter, slot] : slots_) settle_master(*slot);
+  for (auto& [parameter, slot] : slots_) settle_copies(*slot);
   // A replay counts on the device, and nothing else reports it.
   steps_ahead_ = steps_.defined();
 }
@@ -253,12 +259,14 @@ void StepPlan::pack_gradients() {
 
 // If others have written the parameter since our last step, its new values count, unless they are
 // just the rounded master copy.
-void StepPlan::settle_master(Slot& slot) {
-  const at::Tensor& parameter = slot.parameter;
-  const int64_t version = version_of(*parameter.unsafeGetTensorImpl());
-  if (!slot.master.defined() || slot.parameter_version == version) return;
+void StepPlan::settle_copies(Slot& slot) {
+  const int64_t version = version_of(*slot.parameter.unsafeGetTensorImpl());
+  if (!slot.has_copies() || slot.parameter_version == version) return;
   const at::NoGradGuard no_grad;
   slot.parameter_version = version;
+  if (slot.image.defined()) slot.image.copy_(slot.parameter);
+  if (!slot.master.defined()) return;
+  const at::Tensor& parameter = slot.image.defined() ? slot.image : slot.parameter;
   const at::Tensor image = slot.master.to(parameter.scalar_type());
   slot.master.copy_(at::where(image.eq(parameter), slot.master, parameter.to(at::kFloat)));
 }
@@ -290,10 +298,102 @@ void StepPlan::applied() {
       if (seen.tensor >= 0) const_cast<c10::TensorImpl*>(seen.parameter)->bump_version();
     }
   });
-  for (Slot* slot : masters_) {
+  for (Slot* slot : slots_with_copies_) {
     slot->parameter_version = version_of(*slot->parameter.unsafeGetTensorImpl());
   }
   steps_ahead_ = true;
+}
+
+void StepPlan::wait_until_sent() {
+  for (auto& [device, event] : sent_) event.synchronize();
+}
+
+void StepPlan::send(const StepPart& part) {
+  const at::NoGradGuard no_grad;
+  for (int32_t tensor = part.first_tensor; tensor < part.end_tensor; ++tensor) {
+    const Slot& slot = *slots_by_tensor_[static_cast<std::size_t>(tensor)];
+    if (slot.image.defined()) slot.parameter.copy_(slot.image, /*non_blocking=*/true);
+  }
+}
+
+void StepPlan::note_sent() {
+  sent_.clear();
+  for (const Slot* slot : slots_with_copies_) {
+    const c10::Device device = slot->parameter.device();
+    const bool is_known =
+        std::ranges::any_of(sent_, [&](const auto& entry) { return entry.first == device; });
+    if (device.is_cpu() || is_known) continue;
+    c10::Event event(device.type());
+    event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    sent_.emplace_back(device, std::move(event));
+  }
+}
+
+kernels::BlockRange StepPlan::blocks_of(int32_t tensor) const {
+  const auto t = static_cast<std::size_t>(tensor);
+  return {.begin = first_blocks_[t], .end = first_blocks_[t + 1]};
+}
+
+bool StepPlan::begin_early() {
+  if (!built_ || reload_ || !has_images_ || has_early() || !packed_gradients_.empty() ||
+      !is_state_known() || !are_groups_known()) {
+    return false;
+  }
+  upload_options(/*all=*/false);
+  for (Slot* slot : slots_with_copies_) settle_copies(*slot);
+  if (seen_generation_ != built_generation_) {
+    seen_generation_ = built_generation_;
+    seen_by_parameter_.clear();
+    for (std::size_t i = 0; i < seen_.size(); ++i) seen_by_parameter_[seen_[i].parameter] = i;
+  }
+  early_groups_ = groups_.host;
+  return true;
+}
+
+int32_t StepPlan::update_early(const at::Tensor& parameter, const kernels::StepFactors& factors) {
+  const auto place = seen_by_parameter_.find(parameter.unsafeGetTensorImpl());
+  if (place == seen_by_parameter_.end()) return -1;
+  Seen& seen = seen_[place->second];
+  Changes changes;
+  if (seen.tensor < 0 || seen.access == Access::packed || !look_at(seen, parameter, changes)) {
+    return -1;
+  }
+  if (!slots_by_tensor_[static_cast<std::size_t>(seen.tensor)]->image.defined()) return -1;
+  const c10::TensorImpl* const gradient = parameter.grad().unsafeGetTensorImpl();
+  early_[seen.parameter] = {.gradient = gradient, .version = version_of(*gradient)};
+  wait_until_sent();
+  kernels::cpu::update_blocks(tables(), costs(), blocks_of(seen.tensor), factors, {});
+  return seen.tensor;
+}
+
+bool StepPlan::is_early(int32_t tensor) const {
+  const Slot& slot = *slots_by_tensor_[static_cast<std::size_t>(tensor)];
+  return early_.contains(slot.parameter.unsafeGetTensorImpl());
+}
+
+void StepPlan::check_early(bool is_plain) {
+  if (early_.empty()) return;
+  const char* fault = is_plain ? nullptr : "clipping, a loss scale or a factor";
+  std::size_t found = 0;
+  for (const Slot* slot : slots_by_tensor_) {
+    const c10::TensorImpl* const parameter = slot->parameter.unsafeGetTensorImpl();
+    const auto known = early_.find(parameter);
+    if (known == early_.end()) continue;
+    ++found;
+    const c10::TensorImpl* const gradient = parameter->grad().unsafeGetTensorImpl();
+    if (gradient != known->second.gradient || version_of(*gradient) != known->second.version) {
+      fault = "another gradient than backward made";
+    }
+  }
+  if (found != early_.size()) fault = "no gradient of a parameter that is already updated";
+  if (!std::ranges::equal(early_groups_, groups_.host, same)) fault = "other learning rates";
+  if (fault == nullptr) return;
+  throw Error(ErrorDetails{
+      .problem = "A step is not the one that was begun during backward",
+      .expected = "step() right after backward(), with the same gradients and options",
+      .got = fault,
+      .hint = "some states are already updated, so load a checkpoint before going on; set "
+              "AcceleratorOptions::offload.update_in_backward to false"});
 }
 
 // Which parameters the graph contains is not known here.
@@ -334,6 +434,7 @@ void StepPlan::sync() {
 
 void StepPlan::reload() {
   reload_ = true;
+  early_.clear();
   steps_ahead_ = false;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 #include <c10/core/Storage.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -25,6 +26,16 @@
 #include "optim/fused_step_replay.h"
 
 namespace accelerant::optim::detail {
+
+// For tests: parameters on the CPU get images, as if they were elsewhere.
+bool& images_on_every_device();
+
+// A run of tensors in the tables that is updated and sent to the parameters' device as a whole.
+struct StepPart {
+  kernels::BlockRange blocks = {};
+  int32_t first_tensor = 0;
+  int32_t end_tensor = 0;
+};
 
 class StepPlan {
  public:
@@ -50,6 +61,32 @@ class StepPlan {
   int32_t blocks() const { return static_cast<int32_t>(blocks_.host.size()); }
   int32_t bundles() const { return static_cast<int32_t>(bundles_.host.size()); }
   int32_t tensors() const { return static_cast<int32_t>(tensors_.host.size()); }
+
+  // Whether parameters have images in host memory, to which the second pass writes. It runs part by
+  // part then: wait_until_sent(), and for each part the update and send().
+  bool has_images() const { return has_images_; }
+  const std::vector<StepPart>& parts() const { return parts_; }
+
+  // The images are being read until then, by the copies of the previous step.
+  void wait_until_sent();
+
+  // Queues copies of the part's images to their parameters, on the current streams.
+  void send(const StepPart& part);
+  void note_sent();
+
+  // See EarlyUpdate. update_early() returns the tensor that it updated, or -1.
+  bool begin_early();
+  int32_t update_early(const at::Tensor& parameter, const kernels::StepFactors& factors);
+  bool has_early() const { return !early_.empty(); }
+  bool is_early(int32_t tensor) const;
+
+  // The step has come. Throws Error if it is another one than what was begun; `is_plain`: without
+  // a scaler, factors or clipping.
+  void check_early(bool is_plain);
+  void forget_early() { early_.clear(); }
+
+  // The blocks of a tensor.
+  kernels::BlockRange blocks_of(int32_t tensor) const;
 
   // What the first pass leaves in the tables, for a report.
   std::shared_ptr<const CheckedGradients> checked() const;
@@ -129,7 +166,10 @@ class StepPlan {
   void add_to_bundles(bool is_small);
   void bring_steps();
   void pack_gradients();
-  static void settle_master(Slot& slot);
+  static void settle_copies(Slot& slot);
+  bool needs_image(const at::Tensor& parameter) const;
+  c10::Device home_of(const at::Tensor& parameter) const;
+  void divide_into_parts();
 
   torch::optim::Optimizer& optimizer_;
   const OptimizerKind& kind_;
@@ -158,7 +198,23 @@ class StepPlan {
   std::size_t next_looked_up_ = 0;
   std::vector<Packed> packed_parameters_;
   std::vector<Packed> packed_gradients_;
-  std::vector<Slot*> masters_;
+  std::vector<Slot*> slots_with_copies_;
+  std::vector<Slot*> slots_by_tensor_;
+  bool has_images_ = false;
+  std::vector<StepPart> parts_;
+  std::vector<int64_t> first_blocks_;  // by tensor, and the end
+  std::unordered_map<const c10::TensorImpl*, std::size_t> seen_by_parameter_;
+  uint64_t seen_generation_ = 0;
+  uint64_t built_generation_ = 0;  // counts how often the tables were built
+
+  // By parameter: the gradients that early updates were made with.
+  struct Early {
+    const c10::TensorImpl* gradient = nullptr;
+    int64_t version = 0;
+  };
+  std::unordered_map<const c10::TensorImpl*, Early> early_;
+  std::vector<kernels::Hyper> early_groups_;
+  std::vector<std::pair<c10::Device, c10::Event>> sent_;  // the last copies, one per device
 
   std::shared_ptr<const Layout> layout_;
   DeviceTable<kernels::StepTensor> tensors_;

@@ -13,6 +13,7 @@
 
 #include "accelerant/core/error.h"
 #include "amp/unscale.h"
+#include "compat/pinned_memory.h"
 #include "optim/step_plan_slots.h"
 
 namespace accelerant::optim::detail {
@@ -40,16 +41,41 @@ bool lie_alike(const at::Tensor& left, const at::Tensor& right) {
 
 bool is_plain(const at::Tensor& tensor) { return !tensor.is_neg() && !tensor.is_conj(); }
 
+// What is updated and sent as a whole: long enough for all threads and for fast copies, short
+// enough that copies begin early.
+constexpr int64_t kElementsOfAPart = int64_t{8} << 20;
+
 // A tensor of the parameter's shape with contiguous elements in the parameter's order.
-at::Tensor empty_for(const at::Tensor& parameter, at::ScalarType type) {
-  const auto options = parameter.options().dtype(type).requires_grad(false);
+at::Tensor empty_for(const at::Tensor& parameter, at::ScalarType type, c10::Device device) {
+  const auto options = parameter.options().dtype(type).device(device).requires_grad(false);
   if (parameter.is_non_overlapping_and_dense()) {
     return at::empty_strided(parameter.sizes(), parameter.strides(), options);
   }
   return at::empty(parameter.sizes(), options);
 }
 
+at::Tensor new_image_of(const at::Tensor& parameter) {
+  std::vector<int64_t> strides = parameter.strides().vec();
+  if (!parameter.is_non_overlapping_and_dense()) {
+    int64_t stride = 1;
+    for (std::size_t d = strides.size(); d-- > 0;) {
+      strides[d] = stride;
+      stride *= std::max<int64_t>(parameter.sizes()[d], 1);
+    }
+  }
+  return compat::empty_on_host_for(parameter.device(), parameter.sizes(), strides,
+                                   parameter.scalar_type());
+}
+
 }  // namespace
+
+c10::Device StepPlan::home_of(const at::Tensor& parameter) const {
+  return options_.on_host ? c10::Device(c10::kCPU) : parameter.device();
+}
+
+bool StepPlan::needs_image(const at::Tensor& parameter) const {
+  return options_.on_host && (!parameter.is_cpu() || images_on_every_device());
+}
 
 std::string StepPlan::reason_against(const at::Tensor& parameter,
                                      const at::Tensor& gradient) const {
@@ -65,8 +91,8 @@ std::string StepPlan::reason_against(const at::Tensor& parameter,
     return c10::str("a gradient of type ", c10::toString(gradient_type),
                     " for a parameter of type ", c10::toString(type));
   }
-  if (both_double && !parameter.is_cpu()) return "float64 on a GPU";
-  if (parameter.device() != device_ || gradient.device() != device_) {
+  if (both_double && !device_.is_cpu()) return "float64 on a GPU";
+  if (!options_.on_host && (parameter.device() != device_ || gradient.device() != device_)) {
     return "tensors on several devices";
   }
   if (!accelerant::detail::has_kernels(device_)) return c10::str("the device ", device_);
@@ -98,6 +124,8 @@ StepPlan::Slot& StepPlan::slot_of(const at::Tensor& parameter, std::size_t group
 // are replaced there if they have a different order than the parameter, or are on another device.
 void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) {
   slot.rule = rules_[group];
+  slot.image = needs_image(parameter) ? new_image_of(parameter) : at::Tensor();
+  slot.parameter_version = -1;
   const bool with_master = options_.master_weights && is_16_bit(parameter.scalar_type());
   if (states_of(slot.rule) == 0 && !with_master) return;  // torch's own SGD has no state then
   const FusedState state = fused_state_of(kind_, optimizer_, parameter, slot.rule, with_master);
@@ -119,11 +147,12 @@ void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) 
     slot.fresh_momentum = !state.tensors[0]->defined();
     slot.first_step = slot.fresh_momentum ? 0 : 1;
   }
+  const c10::Device home = home_of(parameter);
   const auto settle = [&](at::Tensor& tensor, at::ScalarType wanted, double first_value) {
-    at::Tensor settled = empty_for(parameter, wanted);
+    at::Tensor settled = empty_for(parameter, wanted, home);
     if (!tensor.defined()) {
       tensor = settled.fill_(first_value);
-    } else if (tensor.scalar_type() != wanted || tensor.device() != parameter.device() ||
+    } else if (tensor.scalar_type() != wanted || tensor.device() != home ||
                !tensor.is_non_overlapping_and_dense() || !lie_alike(tensor, settled)) {
       tensor = settled.copy_(tensor);
     }
@@ -134,10 +163,11 @@ void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) 
   }
   slot.master.reset();
   if (with_master) {
-    if (!state.master->defined()) *state.master = empty_for(parameter, at::kFloat).copy_(parameter);
+    if (!state.master->defined()) {
+      *state.master = empty_for(parameter, at::kFloat, home).copy_(parameter);
+    }
     settle(*state.master, at::kFloat, 0.0);
     slot.master = *state.master;
-    slot.parameter_version = -1;
   }
 }
 
@@ -155,27 +185,29 @@ void StepPlan::add(std::size_t group, std::size_t index) {
   seen.gradient_version = version_of(*grad);
   seen.tensor = static_cast<int32_t>(tensors_.host.size());
 
-  at::Tensor target = slot.master.defined() ? slot.master : parameter;
-  at::Tensor weight = slot.master.defined() ? parameter : at::Tensor();
-  if (!parameter.is_non_overlapping_and_dense() || !is_plain(parameter)) {
-    at::Tensor copy = empty_for(parameter, parameter.scalar_type());
+  const at::Tensor& here = slot.image.defined() ? slot.image : parameter;
+  at::Tensor target = slot.master.defined() ? slot.master : here;
+  at::Tensor weight = slot.master.defined() ? here : at::Tensor();
+  if (!here.is_non_overlapping_and_dense() || !is_plain(here)) {
+    at::Tensor copy = empty_for(parameter, parameter.scalar_type(), device_);
     (slot.master.defined() ? weight : target) = copy;
     packed_parameters_.push_back({.parameter = parameter, .copy = std::move(copy)});
   }
   // A gradient must have the layout of what is updated, which is either that of the parameter or
   // contiguous.
   if (is_plain(gradient) && gradient.is_non_overlapping_and_dense() &&
-      lie_alike(gradient, target)) {
+      gradient.device() == device_ && lie_alike(gradient, target)) {
     const bool contiguous = gradient.is_contiguous() && target.is_contiguous();
     seen.access = contiguous ? Access::contiguous : Access::same_strides;
     gradients_.host.push_back(gradient.const_data_ptr());
   } else {
     seen.access = Access::packed;
-    at::Tensor copy = empty_for(target, gradient.scalar_type());
+    at::Tensor copy = empty_for(target, gradient.scalar_type(), device_);
     gradients_.host.push_back(copy.const_data_ptr());
     packed_gradients_.push_back({.parameter = parameter, .copy = std::move(copy)});
   }
-  if (slot.master.defined()) masters_.push_back(&slot);
+  if (slot.has_copies()) slots_with_copies_.push_back(&slot);
+  slots_by_tensor_.push_back(&slot);
 
   StepTensor tensor{.parameter = target.mutable_data_ptr(),
                     .weight = weight.defined() ? weight.mutable_data_ptr() : nullptr,
@@ -212,15 +244,18 @@ void StepPlan::sort_into_segments(std::vector<Place> places) {
   auto layout = std::make_shared<Layout>();
   std::vector<StepTensor> sorted;
   std::vector<const void*> gradients;
+  std::vector<Slot*> slots;
   std::vector<int32_t> place_of(tensors.size());
   for (const std::size_t from : order) {
     place_of[from] = static_cast<int32_t>(sorted.size());
     sorted.push_back(tensors[from]);
     gradients.push_back(gradients_.host[from]);
+    slots.push_back(slots_by_tensor_[from]);
     layout->places.push_back(std::move(places[from]));
   }
   tensors = std::move(sorted);
   gradients_.host = std::move(gradients);
+  slots_by_tensor_ = std::move(slots);
 
   for (Seen& seen : seen_) {
     if (seen.tensor >= 0) seen.tensor = place_of[static_cast<std::size_t>(seen.tensor)];
@@ -250,6 +285,36 @@ void StepPlan::sort_into_segments(std::vector<Place> places) {
   }
   layout->blocks = blocks_.host;
   layout_ = std::move(layout);
+  divide_into_parts();
+}
+
+void StepPlan::divide_into_parts() {
+  has_images_ =
+      std::ranges::any_of(slots_by_tensor_, [](const Slot* slot) { return slot->image.defined(); });
+  ++built_generation_;
+  parts_.clear();
+  first_blocks_.assign(tensors_.host.size() + 1, blocks());
+  for (int32_t block = blocks(); block-- > 0;) {
+    first_blocks_[static_cast<std::size_t>(blocks_.host[static_cast<std::size_t>(block)].tensor)] =
+        block;
+  }
+  for (std::size_t t = tensors_.host.size(); t-- > 0;) {  // empty tensors have no blocks
+    if (tensors_.host[t].numel == 0) first_blocks_[t] = first_blocks_[t + 1];
+  }
+  int64_t elements = kElementsOfAPart;
+  for (int32_t block = 0; block < blocks(); ++block) {
+    const int32_t tensor = blocks_.host[static_cast<std::size_t>(block)].tensor;
+    const bool begins_tensor = parts_.empty() || tensor >= parts_.back().end_tensor;
+    if (begins_tensor) {
+      if (elements >= kElementsOfAPart) {
+        parts_.push_back({.blocks = {block, block}, .first_tensor = tensor});
+        elements = 0;
+      }
+      elements += tensors_.host[static_cast<std::size_t>(tensor)].numel;
+      parts_.back().end_tensor = tensor + 1;
+    }
+    parts_.back().blocks.end = block + 1;
+  }
 }
 
 // Adds the last block, together with those before it if all are small and one kernel handles them.
@@ -339,7 +404,8 @@ StepPlan::Readiness StepPlan::rebuild() {
   seen_.clear();
   packed_parameters_.clear();
   packed_gradients_.clear();
-  masters_.clear();
+  slots_with_copies_.clear();
+  slots_by_tensor_.clear();
   tensors_.host.clear();
   gradients_.host.clear();
 
@@ -354,7 +420,7 @@ StepPlan::Readiness StepPlan::rebuild() {
       const bool is_new = here.insert(parameter.unsafeGetTensorImpl()).second;
       const at::Tensor& gradient = parameter.unsafeGetTensorImpl()->grad();
       if (!gradient.defined()) continue;
-      if (first) device_ = parameter.device();
+      if (first) device_ = home_of(parameter);
       first = false;
       refuse_in_capture(!has_slot_for(parameter));
       reason_ = is_new ? reason_against(parameter, gradient) : "a parameter that occurs twice";

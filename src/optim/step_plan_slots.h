@@ -21,9 +21,12 @@ struct StepPlan::Slot {
   torch::optim::OptimizerParamState* state = nullptr;
   at::Tensor states[kernels::kMostStates];
   at::Tensor master;
-  int64_t parameter_version = 0;  // after our last step; only with a master copy
+  at::Tensor image;               // of a parameter elsewhere, in host memory
+  int64_t parameter_version = 0;  // after our last step; only with copies
   bool fresh_momentum =
       false;  // the momentum buffer was created here, for a first step that may be skipped
+
+  bool has_copies() const { return master.defined() || image.defined(); }
 };
 
 // Where a parameter is in the optimizer.

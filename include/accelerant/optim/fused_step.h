@@ -54,14 +54,22 @@ struct FusedStepOptions {
 
   // Ascend the gradient instead of descending it. Default: false.
   bool maximize = false;
+
+  // Keep the optimizer's state and master copies in host memory and compute the update there, with
+  // the kernels for the CPU. Parameters may be on any device. Those on a GPU also get an image in
+  // pinned host memory, of their own type, from which the updated values are sent back; gradients
+  // on a GPU are fetched. Each step then waits for the GPU. Sparse gradients and closures are an
+  // Error. Default: false.
+  bool on_host = false;
 };
 
 class FusedStep final {
  public:
   // Why the optimizer cannot be stepped here; empty if it can. It can if its class is exactly
   // torch::optim::SGD, Adam, AdamW, Adagrad, RMSprop or optim::Lion (derived classes may step
-  // differently), and all parameters are on one CPU or CUDA device.
-  static std::optional<std::string> why_not(const torch::optim::Optimizer& optimizer);
+  // differently), and all parameters are on one CPU or CUDA device (with `on_host`: anywhere).
+  static std::optional<std::string> why_not(const torch::optim::Optimizer& optimizer,
+                                            const FusedStepOptions& options = {});
 
   // Throws Error if why_not() returns a reason. The optimizer must outlive every use of this
   // object. The destructor does not touch the optimizer: call sync() first to continue with the
@@ -123,6 +131,7 @@ class FusedStep final {
   void reload();
 
  private:
+  friend class EarlyUpdate;
   friend class FusedStepReplay;
   class Impl;
 

@@ -190,19 +190,25 @@ void update_block(const StepTensor& tensor, const Hyper& hyper, std::int64_t ste
   }
 }
 
-// Calls f for every block, on torch's own threads. Each thread gets a run of blocks with about the
-// same amount of work, and a memo.
+// Calls f for every block of the range, on torch's own threads. Each thread gets a run of blocks
+// with about the same amount of work, and a memo.
 template <class F>
-void for_each_block(std::span<const std::int64_t> costs, const F& f) {
+void for_each_block(std::span<const std::int64_t> costs, const BlockRange& blocks, const F& f) {
+  if (blocks.begin >= blocks.end) return;
   const auto block_at = [&](std::int64_t cost) {
     return std::lower_bound(costs.begin(), costs.end(), cost) - costs.begin();
   };
   const auto run = [&](std::int64_t begin, std::int64_t end) {
-    const auto last = std::min<std::int64_t>(block_at(end), std::ssize(costs) - 1);
+    const auto last = std::min<std::int64_t>(block_at(end), blocks.end);
     Memo memo;
     for (auto block = block_at(begin); block < last; ++block) f(block, memo);
   };
-  at::parallel_for(0, costs.back(), kGrain, run);
+  const auto cost_of = [&](std::int64_t block) { return costs[static_cast<std::size_t>(block)]; };
+  at::parallel_for(cost_of(blocks.begin), cost_of(blocks.end), kGrain, run);
+}
+
+BlockRange all_blocks(std::span<const std::int64_t> costs) {
+  return {.begin = 0, .end = std::ssize(costs) - 1};
 }
 
 }  // namespace
@@ -211,7 +217,7 @@ void check_gradients(const StepTables& tables, std::span<const std::int64_t> cos
                      const StepFactors& factors, const float* stopped, StepOutcome* outcome) {
   const double factor = product_of(factors);
   const bool is_stopped = stopped != nullptr && *stopped != 0.0F;
-  for_each_block(costs, [&](std::int64_t index, Memo&) {
+  for_each_block(costs, all_blocks(costs), [&](std::int64_t index, Memo&) {
     const StepBlock& block = tables.blocks[index];
     const StepTensor& tensor = tables.tensors[block.tensor];
     const Range range = range_of(tensor, block);
@@ -238,14 +244,23 @@ void check_gradients(const StepTables& tables, std::span<const std::int64_t> cos
 void apply_step(const StepTables& tables, std::span<const std::int64_t> costs, std::int32_t tensors,
                 const StepFactors& factors, const StepLimit& limit, const float* found_inf) {
   if (found_inf != nullptr && *found_inf != 0.0F) return;
+  update_blocks(tables, costs, all_blocks(costs), factors, limit);
+  count_updates(tables, 0, tensors);
+}
+
+void update_blocks(const StepTables& tables, std::span<const std::int64_t> costs,
+                   const BlockRange& blocks, const StepFactors& factors, const StepLimit& limit) {
   const double factor = coefficient_of(factors, limit);
-  for_each_block(costs, [&](std::int64_t index, Memo& memo) {
+  for_each_block(costs, blocks, [&](std::int64_t index, Memo& memo) {
     const StepBlock& block = tables.blocks[index];
     const StepTensor& tensor = tables.tensors[block.tensor];
     update_block(tensor, tables.groups[tensor.group], tables.steps[tensor.slot], factor,
                  tables.gradients[block.tensor], range_of(tensor, block), memo);
   });
-  for (std::int32_t i = 0; i < tensors; ++i) ++tables.steps[tables.tensors[i].slot];
+}
+
+void count_updates(const StepTables& tables, std::int32_t first, std::int32_t end) {
+  for (std::int32_t i = first; i < end; ++i) ++tables.steps[tables.tensors[i].slot];
 }
 
 }  // namespace accelerant::kernels::cpu
