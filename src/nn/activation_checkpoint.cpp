@@ -12,6 +12,7 @@
 #include "accelerant/core/error.h"
 #include "core/texts.h"
 #include "nn/generator_states.h"
+#include "nn/offloaded_inputs.h"
 #include "nn/saved_tensor_hooks.h"
 
 namespace accelerant::nn {
@@ -84,6 +85,7 @@ class CheckpointFrame final : public SavedTensorHookSource,
       : options_(options), autocast_(AutocastState::capture()), run_again_(std::move(run_again)) {
     // Saved by autograd: an outer checkpoint drops them too, and in-place changes are detected.
     for (const at::Tensor& input : inputs) inputs_.emplace_back(input, /*is_output=*/false);
+    if (options.offload_inputs.value_or(ActivationOffloadScope::is_on())) offload(inputs);
     if (options.preserve_rng_state) generators_ = GeneratorStates::capture();
   }
 
@@ -132,6 +134,7 @@ class CheckpointFrame final : public SavedTensorHookSource,
   };
 
   void recompute();
+  void offload(const std::vector<at::Tensor>& inputs);
 
   void check(std::size_t index, const Description& first, const Description& second) const {
     const std::string which =
@@ -154,6 +157,7 @@ class CheckpointFrame final : public SavedTensorHookSource,
   AutocastState autocast_;
   std::optional<GeneratorStates> generators_;
   std::vector<SavedVariable> inputs_;
+  std::shared_ptr<OffloadedInputs> offloaded_;  // null if they are where they were
   CheckpointScope::Function run_again_;
   std::vector<Saved> slots_;
   std::recursive_mutex mutex_;
@@ -238,7 +242,18 @@ std::unique_ptr<SavedVariableHooks> CheckpointFrame::make_hooks() {
   return std::make_unique<DroppedTensor>(*this);
 }
 
+// The inputs that an outer checkpoint drops are not here to be offloaded.
+void CheckpointFrame::offload(const std::vector<at::Tensor>& inputs) {
+  if (has_hook_source()) return;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!OffloadedInputs::takes(inputs[i])) continue;
+    if (!offloaded_) offloaded_ = OffloadedInputs::next();
+    offloaded_->keep(inputs_[i]);
+  }
+}
+
 void CheckpointFrame::recompute() {
+  if (offloaded_) offloaded_->bring_back();
   std::vector<at::Tensor> inputs;
   for (const SavedVariable& input : inputs_) inputs.push_back(input.unpack());
 

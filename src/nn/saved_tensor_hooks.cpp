@@ -53,4 +53,6 @@ SavedTensorHookSource* exchange_hook_source(SavedTensorHookSource* source) {
   return std::exchange(current_source, source);
 }
 
+bool has_hook_source() { return current_source != nullptr; }
+
 }  // namespace accelerant::nn

@@ -23,4 +23,7 @@ class SavedTensorHookSource {
 // engine other than libtorch's own.
 SavedTensorHookSource* exchange_hook_source(SavedTensorHookSource* source);
 
+// Whether the calling thread has one.
+bool has_hook_source();
+
 }  // namespace accelerant::nn

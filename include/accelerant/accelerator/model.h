@@ -106,6 +106,7 @@ class [[nodiscard]] ForwardScope {
   ModelState& state_;
   Timeline::Span span_;
   std::optional<AutocastGuard> autocast_;
+  std::shared_ptr<void> activation_offload_;  // null unless activations are offloaded
   bool casts_outputs_ = false;
   bool is_parallel_ = false;
   bool synchronises_ = false;

@@ -299,6 +299,45 @@ struct WarningOptions {
   }
 };
 
+// What moves from the memory of the device to that of the host, so that larger models can be
+// trained. Results stay the same bits on the CPU, where host and device have the same memory; on a
+// GPU the update is computed on the host, which rounds differently. Steps that capture() would
+// capture run eagerly. docs/big_models.md says what each costs and gains.
+struct OffloadSettings {
+  // Page the large parameters of prepared models (more than 100,000 elements): they are in host
+  // memory and come to the device for the operators that use them. Training them needs `optimizer`.
+  // Code that reads their data_ptr() fails while they are absent. When the Accelerator ends, they
+  // are ordinary parameters in host memory. With several processes, and for TorchScript, an Error.
+  // Default: false.
+  bool parameters = false;
+
+  // Keep the states of optimizers, and float32 copies of parameters (`master_weights`), in host
+  // memory, and compute updates there. Gradients go to host memory as soon as they are final, while
+  // backward computes others, and grad() is there then; with several processes they go after their
+  // exchange. New values come back while later ones are computed. Each step waits for the device.
+  // The optimizer must be one that fused steps support. Default: false.
+  bool optimizer = false;
+
+  // Keep the inputs of nn::checkpoint(), which backward needs, in host memory between forward and
+  // backward. Each comes back while backward works on the block before. Has no effect on the CPU.
+  // Default: false.
+  bool activations = false;
+
+  // With `parameters`: how much memory of the device those of each model may take, in bytes. What
+  // fits stays. Default: room for three of the largest units (a unit is a layer or so): the one in
+  // use, the one before it, and the next one.
+  std::optional<uint64_t> budget = std::nullopt;
+
+  // With `optimizer`: begin the update of each parameter as soon as its gradient is on the host, in
+  // a thread beside backward, instead of in step(). It is a promise that step() follows each
+  // backward that completes a window, with the gradients and rates as they are then: what is
+  // updated cannot be taken back, so anything else is an Error from there on. Clipping, loss
+  // scaling and `nonfinite` other than step need all gradients first and are an Error. Windows
+  // whose gradients need a factor at their end (a short last window of a stream, losses by items),
+  // and gradients that processes exchange, are updated in step() all the same. Default: false.
+  bool update_in_backward = false;
+};
+
 struct AcceleratorOptions {
   // Move models and batches to the device. false: the program places them itself.
   bool device_placement = true;
@@ -329,6 +368,14 @@ struct AcceleratorOptions {
   // PrepareOptimizerOptions::fused. Gradients then stay as backward() made them, and
   // clip_grad_norm_() over all of them clips inside the step.
   bool fused = true;
+
+  // Keep a float32 copy of 16-bit parameters, and float32 moments: see
+  // FusedStepOptions::master_weights. Only for optimizers that fused steps support; others are an
+  // Error. Default: false, as in PyTorch.
+  bool master_weights = false;
+
+  // What is kept in host memory. Default: nothing.
+  OffloadSettings offload = {};
 
   // What a step does if a gradient of its optimizer is inf or nan, in any process. Only gradients
   // count, not the loss.

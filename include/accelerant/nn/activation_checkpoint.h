@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -60,6 +61,14 @@ struct CheckpointOptions {
   // that backward needs. Turn it off for a function that must reach its end both times. Default:
   // true.
   bool early_stop = true;
+
+  // Keep the inputs in pinned host memory between forward and backward, copied beside the
+  // computation. They come back while backward works on the checkpoint that was called after this
+  // one. Only for inputs on a GPU of at least 64 KiB that are themselves results of the forward:
+  // not for its first input or for masks. Checkpoints inside a checkpoint have nothing to keep.
+  // Default: AcceleratorOptions::offload.activations in the forward of a prepared model, else
+  // false.
+  std::optional<bool> offload_inputs = std::nullopt;
 };
 
 // Whether the calling thread is in the second forward of a checkpoint.

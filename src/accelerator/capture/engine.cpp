@@ -50,6 +50,14 @@ StepOutputs detached(StepOutputs outputs) {
   return outputs;
 }
 
+BackendChoice choose_backend(Core& core) {
+  const OffloadSettings& offload = core.options.offload;
+  if (offload.optimizer || offload.parameters || offload.activations) {
+    return {.why_not = "AcceleratorOptions::offload moves data between the device and the host"};
+  }
+  return core.capture.make_backend(core);
+}
+
 int64_t exchanged_messages_of(const Core& core) {
   return core.world->size() > 1 ? dist::exchanged_messages(*core.world) : 0;
 }
@@ -59,7 +67,7 @@ int64_t exchanged_messages_of(const Core& core) {
 CaptureEngine::CaptureEngine(const std::shared_ptr<Core>& core, const CaptureOptions& options)
     : core_(core), options_(options) {
   check(options);
-  BackendChoice choice = core->capture.make_backend(*core);
+  BackendChoice choice = choose_backend(*core);
   backend_ = std::move(choice.backend);
   if (backend_ && core->world->is_connected()) {
     closing_ = dist::WorldAccess::before_close(*core->world, [this] { drop_graphs(); });

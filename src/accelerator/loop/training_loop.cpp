@@ -11,6 +11,7 @@
 #include "accelerator/capture/graphed_optimizer.h"
 #include "accelerator/core.h"
 #include "accelerator/loop/gradient_exchange.h"
+#include "accelerator/offload/host_gradients.h"
 #include "accelerator/prepared/model_state.h"
 #include "accelerator/prepared/optimizer_state.h"
 #include "accelerator/warnings/missing_step.h"
@@ -93,6 +94,7 @@ Window* begin_backward(Core& core, const at::Tensor& loss, const BackwardOptions
 void run_backward(Core& core, Window* window, const at::Tensor& loss,
                   const BackwardOptions& options) {
   const auto span = core.timeline().span(Phase::backward);
+  detail::LeavingGradients leaving(core);
   const bool is_watched = !core.capture.is_capturing() && core.warnings.are_open();
   for (const auto& optimizer : core.optimizers.all()) {
     if (is_watched) optimizer->watch_before_backward(window);
@@ -112,11 +114,13 @@ void run_backward(Core& core, Window* window, const at::Tensor& loss,
       optimizer->restart_watch();
     }
   });
+  leaving.begin_updates();
   const at::Tensor scaled = core.scales_loss() ? core.scaler.scale(loss) : loss;
   detail::run_exchanging(core, scaled, options.create_graph, [&] {
     torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,
                               options.create_graph, options.inputs);
   });
+  leaving.finish();
   if (!is_watched) return;
   for (const auto& optimizer : core.optimizers.all()) optimizer->watch_after_backward(window);
 }

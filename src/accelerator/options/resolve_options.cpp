@@ -178,6 +178,32 @@ Nonfinite resolve_nonfinite(const AcceleratorOptions& options) {
   return options.nonfinite.value_or(scales_loss ? Nonfinite::skip : Nonfinite::step);
 }
 
+void check_offload(const AcceleratorOptions& options) {
+  const OffloadSettings& offload = options.offload;
+  const auto require = [](bool holds, const char* option, const char* expected, std::string got,
+                          const char* hint) {
+    if (holds) return;
+    throw Error(ErrorDetails{.problem = c10::str("The option ", option, " cannot be used so"),
+                             .expected = expected,
+                             .got = std::move(got),
+                             .hint = hint});
+  };
+  require(!offload.optimizer || options.fused, "offload.optimizer", "fused = true", "fused = false",
+          "updates of offloaded states are computed by fused kernels");
+  require(!options.master_weights || options.fused, "master_weights", "fused = true",
+          "fused = false", "master weights are kept by fused kernels");
+  require(offload.parameters || !offload.budget, "offload.budget", "offload.parameters = true",
+          "false", "the budget is for parameters that are paged");
+  if (!offload.update_in_backward) return;
+  require(offload.optimizer, "offload.update_in_backward", "offload.optimizer = true", "false",
+          "only states in host memory are updated beside backward");
+  require(options.nonfinite == Nonfinite::step, "offload.update_in_backward",
+          "no loss scaling, and .nonfinite = accelerant::Nonfinite::step",
+          options.scaler.enabled ? "loss scaling under fp16" : "nonfinite = skip or stop",
+          "whether all gradients are finite is known only after the last one, when others would "
+          "already be used");
+}
+
 }  // namespace
 
 AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& environment) {
@@ -200,6 +226,7 @@ AcceleratorOptions resolve(AcceleratorOptions options, const dist::Environment& 
   options.scaler.device = options.device->type();
   options.scaler.enabled = options.scaler.enabled && *options.mixed_precision == Precision::fp16;
   options.nonfinite = resolve_nonfinite(options);
+  check_offload(options);
   if (options.project.logging_dir.empty()) options.project.logging_dir = options.project.dir;
   require_at_least(1, options.project.total_limit, "project.total_limit");
   require_at_least(0, options.project.iteration, "project.iteration");

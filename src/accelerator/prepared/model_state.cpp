@@ -8,6 +8,7 @@
 #include "accelerant/core/error.h"
 #include "accelerator/prepared/forward_error.h"
 #include "core/texts.h"
+#include "nn/offloaded_inputs.h"
 
 namespace accelerant::detail {
 namespace {
@@ -78,12 +79,15 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   } else if (core->scales_loss() && !options.evaluation_mode) {
     refuse_float16_parameters(named);
   }
-  if (options.device_placement.value_or(core->options.device_placement)) {
+  const bool are_paged = has_paged_parameters(named.values());  // by the program itself
+  if (options.device_placement.value_or(core->options.device_placement) && !are_paged &&
+      !core->options.offload.parameters) {
     module_->to(*core->options.device);
     for (const auto& item : named) move_gradient(item.value());
   }
   // Before the exchange of gradients is set up: its buffers use the layout of the parameters.
-  if (core->options.performance.channels_last) make_channels_last(named);
+  if (core->options.performance.channels_last && !are_paged) make_channels_last(named);
+  if (core->options.offload.parameters && !are_paged) page_parameters(*core);
   parameters_ = named.values();
   require_device(parameters_, *core);
 
@@ -97,11 +101,38 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   core->scaler.name_parameters(named, number == 0 ? "" : c10::str("model_", number, "."));
 }
 
+void ModelState::page_parameters(const Core& core) {
+  if (core.world->size() > 1) {
+    throw Error(
+        ErrorDetails{.problem = "Parameters cannot be paged in several processes",
+                     .expected = "one process with offload.parameters",
+                     .got = c10::str(core.world->size(), " processes"),
+                     .hint = "offload.optimizer and offload.activations work with several; leave "
+                             "offload.parameters out"});
+  }
+  const torch::nn::Module* const module = module_->nn_module();
+  if (module == nullptr) {
+    throw Error(ErrorDetails{.problem = "The parameters of this model cannot be paged",
+                             .expected = "a torch::nn::Module with offload.parameters",
+                             .got = "a TorchScript module",
+                             .hint = "leave offload.parameters out"});
+  }
+  paged_ = std::make_unique<PagedModel>(*module, *core.options.device, core.options.offload.budget);
+}
+
 void ModelState::make_parallel(const Core& core, const StateDict& named) {
   const bool trained =
       std::any_of(parameters_.begin(), parameters_.end(),
                   [](const at::Tensor& parameter) { return parameter.requires_grad(); });
   if (!trained) return;
+  if (has_paged_parameters(parameters_)) {
+    throw Error(ErrorDetails{
+        .problem = "An offloaded model cannot be trained in several processes",
+        .expected = "a model for evaluation, or one whose parameters are in memory",
+        .got = "parameters that come and go, and require gradients",
+        .hint = "prepare it with {.evaluation_mode = true}, or call undo_offload() and set "
+                "AcceleratorOptions::offload.optimizer"});
+  }
   const auto sparse = module_->sparse_parameters();
   std::vector<dist::NamedParameter> parameters;
   for (const auto& item : named) {
@@ -135,6 +166,14 @@ ForwardScope::ForwardScope(ModelState& state)
   const auto core = state.core();
   core->checkpoints.finish_resume_if_all_are_there();
   if (at::GradMode::is_enabled()) state.note_forward(core->counts.backwards);
+  if (PagedModel* const paged = state.paged()) {
+    const Window* const window = core->accumulation.open();
+    paged->begin_forward(at::GradMode::is_enabled(), window == nullptr || window->complete,
+                         core->counts.backwards);
+  }
+  if (core->options.offload.activations) {
+    activation_offload_ = std::make_shared<nn::detail::ActivationOffloadScope>(true);
+  }
   if (dist::DataParallel* parallel = state.parallel()) {
     is_parallel_ = true;
     synchronises_ = state.synchronises(*core);

@@ -5,6 +5,7 @@
 
 #include "accelerant/accelerator/model.h"
 #include "accelerator/core.h"
+#include "accelerator/offload/paged_model.h"
 #include "accelerator/prepared/module_access.h"
 #include "dist/data_parallel.h"
 
@@ -24,6 +25,9 @@ class ModelState {
 
   // Whether its forward itself exchanges data, that is, whether it has a SyncBatchNorm.
   bool exchanges_in_forward() const { return exchanges_in_forward_; }
+
+  // Null unless AcceleratorOptions::offload.parameters.
+  PagedModel* paged() const { return paged_.get(); }
 
   // Null with one process, and for models that are not trained.
   dist::DataParallel* parallel() const { return parallel_.get(); }
@@ -54,12 +58,14 @@ class ModelState {
   void forget() { core_.reset(); }
 
  private:
+  void page_parameters(const Core& core);
   void make_parallel(const Core& core, const StateDict& named);
 
   std::weak_ptr<Core> core_;
   std::unique_ptr<ModuleAccess> module_;
   const bool has_float32_outputs_;
   std::vector<at::Tensor> parameters_;
+  std::unique_ptr<PagedModel> paged_;
   std::unique_ptr<dist::DataParallel> parallel_;
   bool exchanges_in_forward_ = false;
   int no_sync_depth_ = 0;

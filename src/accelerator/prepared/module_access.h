@@ -50,6 +50,9 @@ class ModuleAccess {
   // Parameters and buffers, module by module.
   virtual StateDict state_dict() const = 0;
 
+  // Null if this is a torch::jit module.
+  virtual const torch::nn::Module* nn_module() const { return nullptr; }
+
   // Null unless this is a torch::jit module.
   virtual torch::jit::Module* jit_module() { return nullptr; }
 };

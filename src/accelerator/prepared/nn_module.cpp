@@ -42,6 +42,7 @@ class NnModule : public ModuleAccess {
   }
   std::string advice() const override { return slow_modules_advice(*module_); }
   StateDict state_dict() const override { return state_of(*module_); }
+  const torch::nn::Module* nn_module() const override { return module_.get(); }
 
  private:
   static void add_sparse(const torch::nn::Module& module,

@@ -15,6 +15,7 @@
 #include "accelerator/prepared/optimizer_tensors.h"
 #include "accelerator/warnings/replaced_parameters.h"
 #include "amp/gradient_guard.h"
+#include "optim/early_update.h"
 
 namespace accelerant::detail {
 namespace {
@@ -65,7 +66,9 @@ OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
                                const PrepareOptimizerOptions& options)
     : core_(core),
       optimizer_(std::move(optimizer)),
-      step_(*optimizer_, options.fused ? options.fused : unless_forbidden(core->options.fused)),
+      step_(*optimizer_, options.fused ? options.fused : unless_forbidden(core->options.fused),
+            {.master_weights = core->options.master_weights,
+             .on_host = core->options.offload.optimizer}),
       loose_parameters_(options.loose_parameters),
       watch_(*optimizer_),
       gradient_watch_(*optimizer_) {
@@ -79,7 +82,20 @@ OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
                              .got = "LBFGS under fp16",
                              .hint = "use bf16 or no mixed precision, or another optimizer"});
   }
-  if (options.device_placement.value_or(core->options.device_placement)) {
+  if (core->options.offload.parameters && !core->options.offload.optimizer) {
+    throw Error(ErrorDetails{
+        .problem = "Parameters that are paged need an optimizer whose state is offloaded",
+        .expected = "offload.optimizer = true with offload.parameters",
+        .got = "false",
+        .hint = "the update is computed where the parameters are, in host memory"});
+  }
+  if (core->options.offload.optimizer) {
+    host_gradients_ = std::make_unique<HostGradients>(*optimizer_);
+    if (core->options.offload.update_in_backward) {
+      updates_ = make_shared_for_process<UpdateThread>();
+    }
+    move_state_to(c10::kCPU, *optimizer_);
+  } else if (options.device_placement.value_or(core->options.device_placement)) {
     move_state_to_parameters(*optimizer_);
   }
 }
@@ -133,6 +149,7 @@ StepResult OptimizerState::step(const std::function<at::Tensor()>& closure) {
       core->scaler_updates.update();
     }
     watch_before_step(*core);
+    fetch_gradients();
     correct_gradients();
     GraphedOptimizer(*this).refuse_step_on_host();
     last_step_ = step_.step(core->scaler);
@@ -164,6 +181,69 @@ void OptimizerState::note_backward() {
   // The module may have cleared them, and later ones may have the same addresses.
   if (used_gradients_ != 0 && !has_used_gradients()) used_gradients_ = 0;
   step_.note_gradients_changed();
+}
+
+void OptimizerState::begin_backward() {
+  if (!host_gradients_) return;
+  if (updates_) EarlyUpdate(*step_.fused_so_far()).require_step("another backward runs");
+  take_gradients_back();
+  const auto& own = ownership().models;
+  const bool are_exchanged = std::ranges::any_of(
+      own, [](const ModelState* model) { return model->parallel() != nullptr; });
+  if (is_at_boundary() && !are_exchanged && !gradients_come_back_) {
+    host_gradients_->begin_leaving();
+  }
+}
+
+// Not if the gradients still need a factor, since it comes after the backward.
+void OptimizerState::begin_updates() {
+  if (!updates_ || !host_gradients_->is_leaving()) return;
+  if (window_) {
+    Gathered gathered = window_->gathered;
+    if (gathered.form != Gathered::Form::mean || correction_of(gathered, {}).is_needed()) return;
+  }
+  require_core(core_)->settle_schedules();
+  FusedStep* const fused = step_.fused_so_far();
+  if (fused == nullptr || !EarlyUpdate(*fused).begin()) return;
+  updates_->begin([fused](const at::Tensor& parameter) { EarlyUpdate(*fused).update(parameter); });
+  host_gradients_->hand_to(updates_.get());
+}
+
+void OptimizerState::end_backward() {
+  if (host_gradients_) host_gradients_->end_leaving();
+  if (updates_) updates_->finish();
+}
+
+void OptimizerState::refuse_with_early_updates(const char* what) const {
+  if (!updates_) return;
+  throw Error(ErrorDetails{
+      .problem = c10::str(what, " needs all gradients before the first update"),
+      .expected = "offload.update_in_backward = false",
+      .got = "true, so that updates begin while backward still computes gradients",
+      .hint = "leave update_in_backward out: updates then begin after the last gradient"});
+}
+
+void OptimizerState::fetch_gradients() {
+  if (!host_gradients_) return;
+  const bool were_used = has_used_gradients();
+  const bool were_cleared = has_cleared_gradients();
+  if (host_gradients_->fetch_all()) note_moved_gradients(were_used, were_cleared);
+}
+
+void OptimizerState::take_gradients_back() {
+  const bool were_used = has_used_gradients();
+  const bool were_cleared = has_cleared_gradients();
+  if (!host_gradients_->take_back_all()) return;
+  // Another backward of the same step: from now on they wait for the step on the device.
+  if (!were_used && !were_cleared) gradients_come_back_ = true;
+  note_moved_gradients(were_used, were_cleared);
+}
+
+void OptimizerState::note_moved_gradients(bool were_used, bool were_cleared) {
+  const std::size_t gradients = fingerprint_of_gradients(*optimizer_);
+  if (were_used) used_gradients_ = gradients;
+  if (were_cleared) cleared_gradients_ = gradients;
+  gradient_watch_.note_own_change();
 }
 
 void OptimizerState::watch_before_backward(const Window* window) {
@@ -261,7 +341,9 @@ void OptimizerState::require_free_for(const Window& window) const {
 void OptimizerState::finish_gradients() {
   const auto core = require_core(core_);
   if (!is_at_boundary() || !has_gradients(*optimizer_)) return;
+  refuse_with_early_updates("Clipping or unscaling gradients");
   require_exchanged();
+  fetch_gradients();
   correct_gradients();
   if (core->scaler.is_enabled() && stage_ == Stage::ready) {
     core->scaler.unscale_(*optimizer_);
@@ -285,7 +367,9 @@ std::optional<at::Tensor> OptimizerState::clip_with_step(const ModelState& model
   // Write to the gradients themselves if they were unscaled, since the caller may inspect them, and
   // in a closure, where the optimizer itself uses them.
   if (awaits_step() || in_closure_) return std::nullopt;
+  refuse_with_early_updates("Clipping gradients");
   require_exchanged();
+  fetch_gradients();
   correct_gradients();
   auto norm = step_.clip_with_step(max_norm, require_core(core_)->scaler);
   if (norm && std::isfinite(max_norm) && has_used_gradients()) note_late_clipping();

@@ -16,6 +16,8 @@
 
 #include "accelerant/accelerator/optimizer.h"
 #include "accelerator/core.h"
+#include "accelerator/offload/host_gradients.h"
+#include "accelerator/offload/update_thread.h"
 #include "accelerator/prepared/optimizer_step.h"
 #include "accelerator/prepared/optimizer_tensors.h"
 #include "accelerator/warnings/gradient_watch.h"
@@ -61,6 +63,12 @@ class OptimizerState {
 
   // A backward adds to the gradients: discards what is known about them.
   void note_backward();
+
+  // Around every backward of the Accelerator, if the optimizer's state is in host memory: see
+  // HostGradients.
+  void begin_backward();
+  void begin_updates();
+  void end_backward();
 
   // Around every backward of the Accelerator: notices mistakes. `window`: the open one, or null.
   void watch_before_backward(const Window* window);
@@ -159,10 +167,18 @@ class OptimizerState {
   void note_unscaled();
   void note_cleared();
   void watch_before_step(Core& core);
+  // The same gradients, in memory of the host or of the device.
+  void fetch_gradients();
+  void take_gradients_back();
+  void note_moved_gradients(bool were_used, bool were_cleared);
+  void refuse_with_early_updates(const char* what) const;
 
   std::weak_ptr<Core> core_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   OptimizerStep step_;
+  std::unique_ptr<HostGradients> host_gradients_;  // null if the state is beside the parameters
+  bool gradients_come_back_ = false;               // several backwards add to them
+  std::shared_ptr<UpdateThread> updates_;          // null unless updates begin in backward
   bool in_closure_ = false;
   bool loose_parameters_;
   std::shared_ptr<Window> window_;  // the last one that concerned it; null before the first

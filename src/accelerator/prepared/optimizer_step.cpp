@@ -3,16 +3,44 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerant/core/error.h"
+#include "accelerator/prepared/optimizer_tensors.h"
+#include "paging/residency.h"
 
 namespace accelerant::detail {
 
-OptimizerStep::OptimizerStep(torch::optim::Optimizer& optimizer, std::optional<bool> fused)
-    : optimizer_(optimizer), is_wanted_(fused) {}
+namespace {
+
+// Kernels need addresses. On the CPU, parameters are used where they are.
+bool any_parameter_is_paged(torch::optim::Optimizer& optimizer) {
+  return any_parameter(optimizer, [](const at::Tensor& parameter) {
+    return !parameter.is_cpu() && paging::is_paged(parameter);
+  });
+}
+
+}  // namespace
+
+OptimizerStep::OptimizerStep(torch::optim::Optimizer& optimizer, std::optional<bool> fused,
+                             const FusedStepOptions& options)
+    : optimizer_(optimizer), is_wanted_(fused), options_(options) {
+  if (needs_fused() && is_wanted_ == false) {
+    throw Error(ErrorDetails{
+        .problem = "The optimizer must step in fused kernels",
+        .expected = "fused steps, as offload.optimizer and master_weights of the Accelerator need",
+        .got = "fused = false",
+        .hint = "omit `fused`, or those options"});
+  }
+  // On the host it does not matter where parameters will be; and who loads the state asks it where
+  // the tensors are to be.
+  if (options_.on_host) this->fused();
+}
 
 FusedStep* OptimizerStep::fused() {
   if (!is_decided_) {
     const bool is_allowed = is_wanted_.value_or(true);
-    const auto reason = is_allowed ? FusedStep::why_not(optimizer_) : std::nullopt;
+    auto reason = is_allowed ? FusedStep::why_not(optimizer_, options_) : std::nullopt;
+    if (!reason && !options_.on_host && any_parameter_is_paged(optimizer_)) {
+      reason = "its parameters come and go (cpu_offload, dispatch_model)";
+    }
     if (reason && is_wanted_) {
       throw Error(
           ErrorDetails{.problem = "The optimizer cannot be stepped by fused kernels",
@@ -20,7 +48,16 @@ FusedStep* OptimizerStep::fused() {
                        .got = *reason,
                        .hint = "omit `fused`, so that the optimizer uses its own step"});
     }
-    if (is_allowed && !reason) fused_.emplace(optimizer_);
+    if (reason && needs_fused()) {
+      throw Error(ErrorDetails{
+          .problem = options_.on_host ? "The optimizer's state cannot be offloaded"
+                                      : "The optimizer cannot keep float32 master weights",
+          .expected = "SGD, Adam, AdamW, Adagrad or RMSprop of torch::optim, or Lion",
+          .got = *reason,
+          .hint = options_.on_host ? "use one of these, or leave offload.optimizer out"
+                                   : "use one of these, or leave master_weights out"});
+    }
+    if (is_allowed && !reason) fused_.emplace(optimizer_, options_);
     is_decided_ = true;
   }
   return fused_ ? &*fused_ : nullptr;

@@ -1,6 +1,8 @@
 // How a prepared optimizer steps: in the two passes of a FusedStep if its kind supports it, else
 // with its own step().
 //
+// If its state is offloaded, the fused step runs on the host, and nothing else will do.
+//
 // A fused step clips while it runs, so clipping only notes the limit. Code that reads or changes
 // the gradients before the step must first write what was noted into them.
 #pragma once
@@ -18,7 +20,8 @@ namespace accelerant::detail {
 class OptimizerStep {
  public:
   // `fused` as in PrepareOptimizerOptions.
-  OptimizerStep(torch::optim::Optimizer& optimizer, std::optional<bool> fused);
+  OptimizerStep(torch::optim::Optimizer& optimizer, std::optional<bool> fused,
+                const FusedStepOptions& options);
 
   StepResult step(GradScaler& scaler);
   StepResult step(GradScaler& scaler, const std::function<at::Tensor()>& closure);
@@ -57,8 +60,11 @@ class OptimizerStep {
   // final device.
   FusedStep* fused();
 
+  bool needs_fused() const { return options_.on_host || options_.master_weights; }
+
   torch::optim::Optimizer& optimizer_;
   std::optional<bool> is_wanted_;
+  FusedStepOptions options_;
   bool is_decided_ = false;
   std::optional<FusedStep> fused_;
 };

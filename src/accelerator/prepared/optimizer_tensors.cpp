@@ -26,6 +26,13 @@ void move_field(const optim::detail::Field& field, c10::Device device) {
   }
 }
 
+void move_state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                   c10::Device device) {
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end() || found->second == nullptr) return;
+  for (const auto& field : optim::detail::fields_of(*found->second)) move_field(field, device);
+}
+
 }  // namespace
 
 std::size_t fingerprint_of_parameters(torch::optim::Optimizer& optimizer) {
@@ -88,12 +95,13 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
 
 void move_state_to_parameters(torch::optim::Optimizer& optimizer) {
   for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
-    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-    if (found == optimizer.state().end() || found->second == nullptr) return;
-    for (const auto& field : optim::detail::fields_of(*found->second)) {
-      move_field(field, parameter.device());
-    }
+    move_state_of(optimizer, parameter, parameter.device());
   });
+}
+
+void move_state_to(c10::Device device, torch::optim::Optimizer& optimizer) {
+  for_each_parameter(
+      optimizer, [&](const at::Tensor& parameter) { move_state_of(optimizer, parameter, device); });
 }
 
 }  // namespace accelerant::detail

@@ -46,5 +46,6 @@ void multiply(const std::vector<at::Tensor>& gradients, const Correction& correc
 // An optimizer that has stepped, or one like Adagrad that creates its state at once, may hold
 // tensors on the parameters' previous device. Only handles the optimizers of torch::optim.
 void move_state_to_parameters(torch::optim::Optimizer& optimizer);
+void move_state_to(c10::Device device, torch::optim::Optimizer& optimizer);
 
 }  // namespace accelerant::detail

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "accelerator/prepared/optimizer_tensors.h"
+#include "paging/residency.h"
 
 namespace accelerant::detail {
 
@@ -15,7 +16,8 @@ TensorMark mark_of(const at::Tensor& tensor) {
 
 TensorMark mark_of_parameter(const at::Tensor& parameter) {
   TensorMark mark = mark_of(parameter);
-  if (parameter.defined() && parameter.is_cpu() && parameter.is_contiguous()) {
+  if (parameter.defined() && parameter.is_cpu() && parameter.is_contiguous() &&
+      !paging::is_paged(parameter)) {
     constexpr std::size_t most_bytes = 64;
     const std::size_t bytes = std::min(parameter.nbytes(), most_bytes);
     mark.values = std::hash<std::string_view>()(

@@ -9,6 +9,8 @@
 //   machine=NAME (plays another machine) lease=MS (of the project's lock)
 //   on_error=end|go_on (errors of save_state are only written to standard error)
 //   precision=no|fp16|bf16 accumulate=N samples=N epochs=N batch=N workers=N
+//   offload=no|host|apart (the optimizer's state; apart: as if the CPU were another device)
+//   early=0|1 (its updates begin in backward) clip=0|1
 //   two=0|1 (models, optimizers and loops) optimizer=adamw|sgd|rmsprop hook=no|power_sgd
 //
 // Failpoints: "training.batch" at the end of each batch, and those of the library.
@@ -23,6 +25,7 @@
 
 #include "accelerant/core/failpoint.h"
 #include "core/stable_hash.h"
+#include "optim/step_plan.h"
 #include "store/lock_holder.h"
 #include "store/system_calls.h"
 
@@ -104,6 +107,10 @@ AcceleratorOptions options_of(const Settings& settings) {
                              .scaler = {.init_scale = 1 << 14, .growth_interval = 3},
                              .project = {.dir = settings.text("project")},
                              .data_parallel = {.bucket_cap_mb = 0.002}};
+  const std::string offload = settings.text("offload", "no");
+  options.offload = {.optimizer = offload != "no",
+                     .update_in_backward = settings.number("early", 0) != 0};
+  accelerant::optim::detail::images_on_every_device() = offload == "apart";
   const std::string resume = settings.text("resume", "auto");
   if (resume != "default") options.project.resume = resume;
   if (settings.number("limit", 0) > 0) options.project.total_limit = settings.number("limit", 0);
@@ -213,7 +220,7 @@ class Training {
         auto window = accelerator_.accumulate(model);
         const at::Tensor loss = torch::mse_loss(model(data), target);
         accelerator_.backward(loss);
-        accelerator_.clip_grad_norm_(model, 1.0);
+        if (settings_.number("clip", 1) != 0) accelerator_.clip_grad_norm_(model, 1.0);
         optimizer.step();
         scheduler.step();
         optimizer.zero_grad();
