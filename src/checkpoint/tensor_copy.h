@@ -25,10 +25,10 @@ struct TensorCopy {
 int reading_threads();
 
 // Fills all targets, with as many threads as torch uses but at most 16. In addition, at most one
-// converted tensor, two buffers of 32 MiB for transfers to a GPU, and 8 MiB of the file per thread
-// are in memory. When it returns, all targets are filled, also those on a GPU. Files that are compared
-// with their checksums while they are read throw Error for damage; any part of the targets may be
-// filled then, but not with damaged bytes.
+// converted tensor, two buffers of 32 MiB for transfers to a GPU, and a block of the file per
+// thread are in memory. When it returns, all targets are filled, also those on a GPU. Files that
+// are compared with their checksums while they are read throw Error for damage; any part of the
+// targets may be filled then, but not with damaged bytes.
 void read_tensors(const std::vector<TensorCopy>& copies);
 
 // A new tensor on the CPU. Throws an Error that begins with `where` and says how much memory is

@@ -1,16 +1,15 @@
 #include "format/random_access_file.h"
 
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <vector>
 
 #include "accelerant/core/error.h"
+#include "format/aligned_buffer.h"
 #include "format/stream_copy.h"
 
 namespace accelerant::format {
@@ -20,44 +19,11 @@ namespace {
   throw Error(path + ": " + operation + ": " + std::strerror(code));
 }
 
-// At or above this size a mapping saves more than it costs; mapping more at a time saves nothing.
-constexpr std::size_t kLeastMapped = 2 << 20;
-constexpr std::size_t kMostMapped = 8 << 20;
-
 // Small enough to stay in the cache between being read and being used.
 constexpr std::size_t kBuffered = 256 << 10;
-
-// A temporary mapping of a part of a file.
-class MappedPart {
- public:
-  MappedPart(int descriptor, std::uint64_t position, std::size_t size)
-      : before_(position % static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE))),
-        size_(before_ + size),
-        begin_(::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor,
-                      static_cast<off_t>(position - before_))) {}
-  ~MappedPart() {
-    if (begin_ != MAP_FAILED) ::munmap(begin_, size_);
-  }
-  MappedPart(const MappedPart&) = delete;
-  MappedPart& operator=(const MappedPart&) = delete;
-
-  // Loads all of it into memory. Touching bytes that are gone would end the process; this only
-  // fails.
-  bool is_present() const {
-#ifdef MADV_POPULATE_READ
-    return begin_ != MAP_FAILED && ::madvise(begin_, size_, MADV_POPULATE_READ) == 0;
-#else
-    return false;
-#endif
-  }
-
-  const std::byte* bytes() const { return static_cast<const std::byte*>(begin_) + before_; }
-
- private:
-  std::size_t before_;  // bytes before the part, back to a page boundary
-  std::size_t size_;
-  void* begin_;
-};
+constexpr std::size_t kLeastBuffered = 1 << 20;
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kLine = 64;  // of a cache
 
 }  // namespace
 
@@ -69,54 +35,23 @@ RandomAccessFile::~RandomAccessFile() {
 }
 
 void RandomAccessFile::read(std::uint64_t position, std::span<std::byte> target) const {
-  // The kernel's own copy is slower by half if source and target are aligned differently, which is
-  // the usual case.
-  while (target.size() >= kLeastMapped) {
-    const auto part = target.first(std::min(target.size(), kMostMapped));
-    if (!copy_mapped(position, part)) break;
-    target = target.subspan(part.size());
-    position += part.size();
+  const auto address = reinterpret_cast<std::uintptr_t>(target.data());
+  if (target.size() < kLeastBuffered || address % kLine == position % kLine) {
+    return read_plainly(position, target);
   }
-  read_plainly(position, target);
-}
-
-bool RandomAccessFile::copy_mapped(std::uint64_t position, std::span<std::byte> target) const {
-  const MappedPart part(file_.fd.get(), position, target.size());
-  if (!part.is_present()) return false;
-  stream_copy(target, {part.bytes(), target.size()});
-  return reaches(position + target.size());
-}
-
-void RandomAccessFile::visit(std::uint64_t position, std::uint64_t size,
-                             const std::function<void(std::span<const std::byte>)>& use) const {
-  std::vector<std::byte> buffer;  // for parts that are small or cannot be mapped
-  while (size > 0) {
-    const auto mapped = static_cast<std::size_t>(std::min<std::uint64_t>(size, kMostMapped));
-    std::size_t done = 0;
-    if (mapped >= kLeastMapped) {
-      const MappedPart part(file_.fd.get(), position, mapped);
-      if (part.is_present()) {
-        use({part.bytes(), mapped});
-        if (!reaches(position + mapped)) fail_shrunk(position);
-        done = mapped;
-      }
-    }
-    if (done == 0) {
-      if (buffer.empty()) buffer.resize(std::min(mapped, kBuffered));
-      const auto piece = std::span(buffer).first(std::min(mapped, buffer.size()));
-      read_plainly(position, piece);
-      use(piece);
-      done = piece.size();
-    }
-    position += done;
-    size -= done;
+  // The system's own copy is slower by half if file and target are aligned differently, which is
+  // the usual case. One thread reading 400 MiB in the page cache on an AMD EPYC: 10 GB/s with this,
+  // 8 GB/s without the buffer, 5 GB/s by mapping the file and populating the mapping, which takes
+  // each page on its own.
+  thread_local const AlignedBuffer buffer(kBuffered);
+  while (!target.empty()) {
+    const std::size_t size = std::min(target.size(), kBuffered - position % kBuffered);
+    const auto piece = buffer.bytes().subspan(position % kBuffered % kPage, size);
+    read_plainly(position, piece);
+    stream_copy(target, piece);
+    target = target.subspan(size);
+    position += size;
   }
-}
-
-// Whether the file is still that long. The rest of the last page of a mapping reads as zeros.
-bool RandomAccessFile::reaches(std::uint64_t end) const {
-  struct stat status {};
-  return ::fstat(file_.fd.get(), &status) == 0 && static_cast<std::uint64_t>(status.st_size) >= end;
 }
 
 void RandomAccessFile::fail_shrunk(std::uint64_t size) const {

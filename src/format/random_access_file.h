@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 
@@ -23,22 +22,13 @@ class RandomAccessFile {
   // The size when the file was opened.
   std::uint64_t size() const { return file_.size; }
 
-  // Fills `target` from `position` on. Throws Error if the file ends before that. If the file
-  // shrinks at the very moment it is read, the process may end.
+  // Fills `target` from `position` on. Throws Error if the file ends before that.
   void read(std::uint64_t position, std::span<std::byte> target) const;
-
-  // Calls `use` with the bytes from `position` on, piece by piece, without copying them if possible.
-  // Throws Error as read() does.
-  void visit(std::uint64_t position, std::uint64_t size,
-             const std::function<void(std::span<const std::byte>)>& use) const;
 
   // Maps the file, once. The bytes stay valid as long as this object lives.
   std::span<const std::byte> map();
 
  private:
-  // Returns false if it fails for any reason; pread then works or reports why not.
-  bool copy_mapped(std::uint64_t position, std::span<std::byte> target) const;
-  bool reaches(std::uint64_t end) const;
   [[noreturn]] void fail_shrunk(std::uint64_t size) const;
   void read_plainly(std::uint64_t position, std::span<std::byte> target) const;
 

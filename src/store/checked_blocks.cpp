@@ -10,15 +10,15 @@
 
 namespace accelerant::checkpoint {
 
-std::vector<std::byte> CheckedBlocks::Buffers::take() {
+format::AlignedBuffer CheckedBlocks::Buffers::take() {
   const std::lock_guard lock(mutex_);
-  if (spare_.empty()) return {};
-  std::vector<std::byte> buffer = std::move(spare_.back());
+  if (spare_.empty()) return format::AlignedBuffer(size_);
+  format::AlignedBuffer buffer = std::move(spare_.back());
   spare_.pop_back();
   return buffer;
 }
 
-void CheckedBlocks::Buffers::give_back(std::vector<std::byte> buffer) {
+void CheckedBlocks::Buffers::give_back(format::AlignedBuffer buffer) {
   const std::lock_guard lock(mutex_);
   spare_.push_back(std::move(buffer));
 }
@@ -28,7 +28,8 @@ CheckedBlocks::CheckedBlocks(const format::RandomAccessFile& file, std::string p
     : file_(file),
       path_(std::move(path)),
       expected_(std::move(expected)),
-      is_good_(new std::atomic<bool>[expected_.sums.blocks.size()]()) {
+      is_good_(new std::atomic<bool>[expected_.sums.blocks.size()]()),
+      buffers_(std::min(block_bytes(), file_.size())) {
   if (const auto fault = other_size(path_, file.size(), expected_)) throw Error(*fault);
 }
 
@@ -38,9 +39,8 @@ void CheckedBlocks::read_block(std::size_t block, std::span<const Part> parts) c
     return;
   }
   const std::uint64_t begin = block * block_bytes();
-  std::vector<std::byte> buffer = buffers_.take();
-  buffer.resize(std::min(block_bytes(), file_.size()));
-  const auto content = std::span(buffer).first(std::min(block_bytes(), file_.size() - begin));
+  format::AlignedBuffer buffer = buffers_.take();
+  const auto content = buffer.bytes().first(std::min(block_bytes(), file_.size() - begin));
   file_.read(begin, content);
   if (checksum_of(content) != expected_.sums.blocks[block]) fail(block);
   is_good_[block] = true;

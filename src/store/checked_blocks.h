@@ -1,6 +1,6 @@
-// A file that is compared with its checksums while it is read: each block is read into memory of its
-// own, and bytes are copied from there only if the checksum is right. So no damaged byte reaches the
-// caller, and nothing is read twice.
+// A file that is compared with its checksums while it is read: each block is read into memory of
+// its own, and bytes are copied from there only if the checksum is right. So no damaged byte
+// reaches the caller, and nothing is read twice.
 //
 //   const CheckedBlocks blocks(file, path, expected);
 //   blocks.read(position, target);
@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "format/aligned_buffer.h"
 #include "format/random_access_file.h"
 #include "store/model_checksums.h"
 
@@ -42,20 +43,22 @@ class CheckedBlocks {
   // holds some of them is damaged; those before it have been filled then.
   void read(std::uint64_t position, std::span<std::byte> target) const;
 
-  // Compares the blocks that nobody has read, with at most `threads` threads. Throws Error if one is
-  // damaged.
+  // Compares the blocks that nobody has read, with at most `threads` threads. Throws Error if one
+  // is damaged.
   void check_rest(int threads) const;
 
  private:
   // Reused, because the system clears new memory, which takes longer than the checksum.
   class Buffers {
    public:
-    std::vector<std::byte> take();
-    void give_back(std::vector<std::byte> buffer);
+    explicit Buffers(std::size_t size) : size_(size) {}
+    format::AlignedBuffer take();
+    void give_back(format::AlignedBuffer buffer);
 
    private:
+    const std::size_t size_;
     std::mutex mutex_;
-    std::vector<std::vector<std::byte>> spare_;
+    std::vector<format::AlignedBuffer> spare_;
   };
 
   [[noreturn]] void fail(std::size_t block) const;

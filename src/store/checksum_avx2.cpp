@@ -1,5 +1,5 @@
-// Compiled for AVX2. Includes nothing of the C++ library: its inline functions would be compiled for
-// AVX2 too, and the linker might choose them for the whole program.
+// Compiled for AVX2. Includes nothing of the C++ library: its inline functions would be compiled
+// for AVX2 too, and the linker might choose them for the whole program.
 #include "store/checksum_avx2.h"
 
 #define XXH_INLINE_ALL

@@ -7,6 +7,7 @@
 #include "accelerant/format/safetensors.h"
 #include "core/files.h"
 #include "core/texts.h"
+#include "format/aligned_buffer.h"
 #include "format/random_access_file.h"
 #include "format/safetensors_header.h"
 #include "store/checksum.h"
@@ -66,12 +67,12 @@ std::vector<std::uint64_t> damaged_blocks(const format::RandomAccessFile& file,
   std::mutex mutex;
   const std::size_t all = expected.blocks.size();
   run_in_parallel((all + kBlocksAtATime - 1) / kBlocksAtATime, threads, [&](std::size_t task) {
-    std::vector<std::byte> buffer(std::min(expected.block_bytes, expected.size));
+    const format::AlignedBuffer buffer(std::min(expected.block_bytes, expected.size));
     const std::size_t first = task * kBlocksAtATime;
     for (std::size_t block = first; block < std::min(first + kBlocksAtATime, all); ++block) {
       const std::uint64_t begin = block * expected.block_bytes;
       const auto content =
-          std::span(buffer).first(std::min(expected.block_bytes, expected.size - begin));
+          buffer.bytes().first(std::min(expected.block_bytes, expected.size - begin));
       file.read(begin, content);
       if (checksum_of(content) == expected.blocks[block]) continue;
       const std::lock_guard lock(mutex);

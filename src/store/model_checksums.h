@@ -4,8 +4,9 @@
 //    "size": 12}}, "format": "accelerant-model-checksums", "version": 1}
 //
 // Every block of 1 MiB of a file has a checksum of its own (64-bit XXH3), so that damage has a
-// place, several threads can compare, and a block is still in the cache when its bytes are copied. Files that are not listed are not compared: a list may be
-// missing or lag behind, as when another program adds a file.
+// place, several threads can compare, and a block is still in the cache when its bytes are copied.
+// Files that are not listed are not compared: a list may be missing or lag behind, as when another
+// program adds a file.
 //
 //   ModelChecksums sums;
 //   FileWriter file(path, SumUp::blocks);

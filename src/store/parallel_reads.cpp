@@ -12,7 +12,6 @@ namespace accelerant::checkpoint {
 namespace {
 
 // Large enough to hide the cost of a call; numerous enough that threads finish at the same time.
-// With 16 threads, mapping pieces of 1 MiB takes three times as long as pieces of 2 MiB.
 constexpr std::size_t kLeastPiece = 2 << 20;
 constexpr std::size_t kMostPiece = 8 << 20;
 

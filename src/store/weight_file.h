@@ -92,8 +92,8 @@ class WeightFile {
   virtual void plan(const std::vector<TensorRead>& reads, std::size_t piece,
                     std::vector<std::function<void()>>& tasks) const;
 
-  // If the file is compared with its checksums while it is read: compares what nobody has read, with
-  // at most `threads` threads. Throws Error for damage.
+  // If the file is compared with its checksums while it is read: compares what nobody has read,
+  // with at most `threads` threads. Throws Error for damage.
   virtual void check_rest(int /*threads*/) const {}
 
   // Calls `use` with the bytes of a tensor, in row-major order, piece by piece. Each piece holds
@@ -127,9 +127,10 @@ class WeightFile {
 // file. Throws Error for anything else, also if the memory does not suffice.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
 
-// The same with checksums. A file named *.safetensors is compared while it is read: opening compares
-// its header, read() every block before it copies from it, and check_rest() the rest. Of other files
-// opening compares everything, with at most `threads` threads. All of them throw Error for damage.
+// The same with checksums. A file named *.safetensors is compared while it is read: opening
+// compares its header, read() every block before it copies from it, and check_rest() the rest. Of
+// other files opening compares everything, with at most `threads` threads. All of them throw Error
+// for damage.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path, const ListedFile& expected,
                                              int threads);
 
