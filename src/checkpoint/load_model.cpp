@@ -12,10 +12,10 @@
 #include "checkpoint/model_loading.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
-#include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_placement.h"
 #include "store/model_files.h"
 #include "tensor/module_state.h"
+#include "tensor/tensor_dtype.h"
 
 namespace accelerant {
 namespace {
@@ -44,7 +44,7 @@ std::string misfit_of(const at::Tensor& target, const checkpoint::WeightTensor& 
   if (target.sizes() != c10::IntArrayRef(stored.shape)) {
     return c10::str("shape: expected ", target.sizes(), ", got ", c10::IntArrayRef(stored.shape));
   }
-  const auto type = checkpoint::archive_type(stored.dtype);
+  const auto type = archive_type(stored.dtype);
   if (!type || !can_become(*type, target.scalar_type())) {
     return c10::str("type: expected ", c10::toString(target.scalar_type()), ", got ", stored.dtype);
   }

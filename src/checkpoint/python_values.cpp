@@ -12,7 +12,7 @@
 
 #include "accelerant/core/error.h"
 #include "checkpoint/tensor_copy.h"
-#include "checkpoint/tensor_dtype.h"
+#include "tensor/tensor_dtype.h"
 
 namespace accelerant::checkpoint {
 namespace {

@@ -10,7 +10,6 @@
 #include "checkpoint/python_values.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
-#include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"
 #include "core/atomic_file.h"
 #include "core/files.h"
@@ -18,6 +17,7 @@
 #include "store/model_checksums.h"
 #include "store/model_files.h"
 #include "store/weight_file.h"
+#include "tensor/tensor_dtype.h"
 
 namespace accelerant {
 namespace {
@@ -101,7 +101,7 @@ StateDict tensors_in(const checkpoint::WeightFile& file, const LoadTensorsOption
   StateDict tensors;
   std::vector<checkpoint::TensorCopy> copies;
   for (const checkpoint::WeightTensor& stored : file.tensors()) {
-    const auto type = checkpoint::archive_type(stored.dtype);
+    const auto type = archive_type(stored.dtype);
     if (!type) {
       throw Error(ErrorDetails{.problem = file.path() +
                                           " has a tensor of a type that torch does not support, '" +

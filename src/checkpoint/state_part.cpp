@@ -14,11 +14,11 @@
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors.h"
 #include "checkpoint/shared_tensors.h"
-#include "checkpoint/tensor_dtype.h"
 #include "checkpoint/tensor_writer.h"
 #include "core/files.h"
 #include "core/texts.h"
 #include "store/file_writer.h"
+#include "tensor/tensor_dtype.h"
 
 namespace accelerant::checkpoint {
 namespace {

@@ -13,9 +13,10 @@
 #include <optional>
 
 #include "accelerant/core/error.h"
-#include "checkpoint/tensor_dtype.h"
 #include "format/plain_tensor.h"
+#include "paging/residency.h"
 #include "store/parallel_reads.h"
+#include "tensor/tensor_dtype.h"
 
 namespace accelerant::checkpoint {
 namespace {
@@ -117,7 +118,9 @@ void read_tensors(const std::vector<TensorCopy>& copies) {
   DeviceReader to_devices;
   for (const TensorCopy& copy : copies) {
     if (copy.target.numel() == 0) continue;
-    if (!is_as_stored(copy) || !(copy.target.is_cpu() || copy.target.is_cuda())) {
+    const bool has_plain_memory =
+        (copy.target.is_cpu() || copy.target.is_cuda()) && !paging::is_paged(copy.target);
+    if (!is_as_stored(copy) || !has_plain_memory) {
       convert(copy);
     } else if (copy.target.is_cuda()) {
       to_devices.read(copy);
@@ -144,6 +147,7 @@ at::Tensor new_tensor(at::IntArrayRef shape, c10::ScalarType type, const std::st
 void for_each_piece(const at::Tensor& tensor,
                     const std::function<void(std::span<const std::byte>)>& take) {
   if (tensor.numel() == 0) return;
+  const paging::Residency residency{at::TensorList(tensor)};
   const auto name = archive_type_name(tensor.scalar_type());
   const bool is_plain = tensor.is_cpu() && !tensor.is_conj() && !tensor.is_neg() && name;
   if (!is_plain || tensor.is_contiguous()) {

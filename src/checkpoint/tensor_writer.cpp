@@ -9,8 +9,8 @@
 #include "accelerant/format/safetensors.h"
 #include "checkpoint/python_values.h"
 #include "checkpoint/tensor_copy.h"
-#include "checkpoint/tensor_dtype.h"
 #include "format/torch_archive.h"
+#include "tensor/tensor_dtype.h"
 
 namespace accelerant::checkpoint {
 

@@ -145,6 +145,60 @@ requires detail::HasStateDict<M> || detail::ModuleHolder<M> LoadedModel load_che
   }
 }
 
+// --- Models that are larger than the device ------------------------------------------------------
+
+struct LoadAndDispatchOptions {
+  // Where each part of the model goes: a map, or "auto", "balanced", "balanced_low_0" or
+  // "sequential" (see paging/device_map.h). Default: none; the model is only loaded.
+  DeviceMapChoice device_map = {};
+
+  // For these names, the most that each device may take, and classes that stay on one device.
+  // Default: what is free, and none.
+  MaxMemory max_memory = {};
+  std::vector<std::string> no_split_module_classes = {};
+
+  // Where weights on "disk" are written that cannot be used from the checkpoint's own files: those
+  // of files of torch.save, and of another type. Default: none, which is an Error if there are any.
+  std::string offload_folder = {};
+
+  // Convert floating-point tensors to this type. Default: the types of the model.
+  std::optional<c10::ScalarType> dtype = std::nullopt;
+
+  // See LoadModelOptions; false by default, as in Accelerate. Tensors that are missing keep their
+  // values; on the meta device they have none, which is an Error.
+  bool strict = false;
+
+  // Compare what is loaded with model.checksums.json, if there is one. Weights that stay in files are
+  // not compared: `accelerant verify` does it. Default: true.
+  bool checksums = true;
+
+  // See DispatchOptions and OffloadOptions (paging/offload.h).
+  std::optional<c10::Device> main_device = std::nullopt;
+  bool offload_buffers = false;
+  std::optional<MemorySize> budget = std::nullopt;
+  int64_t prefetch = 1;
+  bool zero_copy = true;
+  std::vector<std::string> preload_module_classes = {};
+};
+
+// Loads a checkpoint into a model and dispatches it (dispatch_model()), without ever holding all
+// weights: those on "disk" are used from the checkpoint's safetensors files themselves, which must
+// stay as they are. The model may be on the meta device (init_empty_weights()).
+//
+//   auto net = init_empty_weights([&] { return Llama(config); });
+//   load_checkpoint_and_dispatch(net, "llama-70b", {.device_map = "auto"});
+//
+// Names, shapes and types are checked before anything changes.
+LoadedModel load_checkpoint_and_dispatch(torch::nn::Module& module, const std::string& checkpoint,
+                                         const LoadAndDispatchOptions& options = {});
+
+template <detail::ModuleHolder M>
+LoadedModel load_checkpoint_and_dispatch(const M& model, const std::string& checkpoint,
+                                         const LoadAndDispatchOptions& options = {}) {
+  return load_checkpoint_and_dispatch(static_cast<torch::nn::Module&>(*model.ptr()), checkpoint,
+                                      options);
+}
+
 // --- Tensors -------------------------------------------------------------------------------------
 
 struct SaveTensorsOptions {

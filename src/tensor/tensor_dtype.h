@@ -8,7 +8,7 @@
 
 #include "accelerant/format/safetensors.h"
 
-namespace accelerant::checkpoint {
+namespace accelerant {
 
 // Empty if safetensors has no such type (complex128, quantised types).
 std::optional<format::DType> format_dtype(c10::ScalarType type);
@@ -21,4 +21,4 @@ std::optional<c10::ScalarType> torch_dtype(format::DType type);
 std::optional<c10::ScalarType> archive_type(const std::string& name);
 std::optional<std::string> archive_type_name(c10::ScalarType type);
 
-}  // namespace accelerant::checkpoint
+}  // namespace accelerant

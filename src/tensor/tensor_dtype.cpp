@@ -1,10 +1,10 @@
-#include "checkpoint/tensor_dtype.h"
+#include "tensor/tensor_dtype.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
-namespace accelerant::checkpoint {
+namespace accelerant {
 namespace {
 
 using c10::ScalarType;
@@ -64,4 +64,4 @@ std::optional<std::string> archive_type_name(ScalarType type) {
   return found ? std::optional(std::string(format::dtype_name(*found))) : std::nullopt;
 }
 
-}  // namespace accelerant::checkpoint
+}  // namespace accelerant

@@ -1,0 +1,54 @@
+// Weights in files: finds those that are there already, and writes the others.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "accelerant/paging/offload.h"
+#include "paging/mapped_file.h"
+#include "paging/unit.h"
+
+namespace accelerant::paging {
+
+using FileTensors = std::map<std::string, FileTensor>;  // by the model's names
+
+// Where weights are written that no file has.
+inline constexpr const char* kOffloadFile = "offload.safetensors";
+
+// The tensors of a safetensors model: a file, an index or a folder that holds either. Empty if there
+// is no model, or one of another format.
+FileTensors tensors_of_model(const std::string& path);
+
+// Those of one file, and those of a folder where weights were offloaded to or that has a safetensors
+// model. Where both have a tensor, the model's.
+FileTensors tensors_of_file(const std::string& path);
+FileTensors tensors_in_folder(const std::string& folder);
+
+// Those of an index. Throws Error if a file cannot be opened or lacks a tensor.
+FileTensors tensors_of_index(const std::map<std::string, OffloadedWeight>& index);
+
+// The values of a parameter on the meta device, on the CPU; undefined if there are none.
+using ValueOf = std::function<at::Tensor(const NamedParameter&)>;
+
+// A file tensor for each name: one of `known` that has the same form and values, or else one that is
+// written to kOffloadFile in the folder, which is created. A parameter on the meta device takes
+// whatever values the files have, or else those of `value_of`. Throws Error, and changes no parameter's values, if one is
+// nowhere, the folder is needed and empty (""), or cannot be written.
+FileTensors put_on_disk(const std::vector<NamedParameter>& parameters, const FileTensors& known,
+                        const std::string& folder, const ValueOf& value_of = {});
+
+// The names of parameters of which `known` has no tensor of the same type and shape.
+std::vector<std::string> missing_from(const FileTensors& known,
+                                      const std::vector<NamedParameter>& parameters);
+
+// Gives tensors on the meta device memory on `device` and the values of the files. Throws Error, and
+// changes nothing, if one is not there in the same form.
+void fill_from(const FileTensors& known, const std::vector<NamedParameter>& tensors,
+               c10::Device device);
+
+// The values, in the file's memory, which the tensor keeps mapped; on the CPU.
+at::Tensor view_of(const FileTensor& stored);
+
+}  // namespace accelerant::paging
