@@ -37,10 +37,13 @@ class ModelFiles {
 
  private:
   class Staging;
+  struct DeviceOrder {
+    bool operator()(c10::Device a, c10::Device b) const { return a.index() < b.index(); }
+  };
 
   std::map<std::string, FileTensor> tensors_;
   std::mutex mutex_;
-  std::unique_ptr<Staging> staging_;  // created when it is first needed
+  std::map<c10::Device, std::unique_ptr<Staging>, DeviceOrder> staging_;  // made when needed
 };
 
 class MappedFile final : public Source {

@@ -15,8 +15,8 @@
 // and keeps it there while the operator runs. Operators without paged parameters cost nothing.
 //
 // What does not pass through an operator is refused while the memory is absent: reading data_ptr()
-// or an accessor throws Error. Code that needs pointers holds a Residency (residency.h) meanwhile.
-// A pointer kept beyond that dangles.
+// or an accessor throws, and so do kernels that TorchScript fuses. Code that needs pointers holds a
+// Residency (residency.h) meanwhile. A pointer kept beyond that dangles.
 //
 // A Pager owns the sources and memory of its units; the parameters it borrows. Destroying it
 // detaches. It may be used from several threads at once: two may run forward and backward while the
@@ -27,6 +27,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -57,6 +58,10 @@ struct PagerOptions {
   // of copying it into blocks. Such units are not evicted; the kernel drops and rereads their pages
   // as it sees fit.
   bool zero_copy = true;
+
+  // Called before each operator that uses a unit, from its thread. Must not use parameters of this
+  // Pager. Default: nothing.
+  std::function<void()> before_use = {};
 };
 
 // What a Pager has done so far. Bytes count whole blocks.
@@ -67,8 +72,8 @@ struct PagerStatistics {
   uint64_t evictions = 0;       // units whose memory was taken away
   uint64_t write_backs = 0;     // those that had been changed
   uint64_t failures = 0;        // fetches that threw
-  uint64_t fetched_bytes = 0;   //
-  uint64_t written_bytes = 0;   //
+  uint64_t fetched_bytes = 0;   // from sources
+  uint64_t written_bytes = 0;   // to sources
   uint64_t resident_bytes = 0;  // at present
   uint64_t peak_bytes = 0;      // highest value of resident_bytes
   uint64_t lent_bytes = 0;      // in memory of sources, not in resident_bytes

@@ -10,18 +10,18 @@
 // Tensors that are not paged, or have no memory, are ignored, so code need not know whether a
 // parameter is paged. Hold one parameter at a time where that suffices.
 //
-// On an accelerator the current stream waits for the memory's contents, and the memory is not
-// reused before the work that was queued on the current stream by the end of the object is done.
-// Work on other streams must be waited for by the owner of the object. CUDA graphs use the
+// On an accelerator the constructor waits until the contents have arrived, and the memory is not
+// reused before the work that was queued by the end of the object on the stream that was current at
+// its beginning is done. Work on other streams must be waited for by the owner of the object. CUDA graphs use the
 // addresses that they have captured: hold a Residency, made before the capture, as long as the
 // graph. Operators that are captured without one throw Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
+#include <initializer_list>
 
-#include "paging/interception.h"
+#include "paging/pins.h"
 
 namespace torch::nn {
 class Module;
@@ -37,6 +37,8 @@ enum class Access {
 class [[nodiscard]] Residency {
  public:
   explicit Residency(at::TensorList tensors, Access access = Access::read);
+  explicit Residency(std::initializer_list<at::Tensor> tensors, Access access = Access::read)
+      : Residency(at::TensorList(tensors), access) {}
 
   // All parameters of a module.
   explicit Residency(const torch::nn::Module& module, Access access = Access::read);

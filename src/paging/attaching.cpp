@@ -1,0 +1,269 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+#include "accelerant/core/error.h"
+#include "accelerant/core/log.h"
+#include "compat/device.h"
+#include "compat/storage_memory.h"
+#include "core/texts.h"
+#include "paging/engine.h"
+#include "paging/gradient_hook.h"
+#include "paging/host_memory.h"
+#include "paging/interception.h"
+#include "paging/key_alias.h"
+#include "paging/unlocked.h"
+
+namespace accelerant::paging {
+namespace {
+
+PagerOptions checked(PagerOptions options) {
+  c10::Device& device = options.device;
+  if (!compat::is_present(device.type())) {
+    throw Error(ErrorDetails{.problem = "Parameters cannot be paged",
+                             .expected = "a device that this machine and this libtorch support",
+                             .got = device.str()});
+  }
+  if (options.prefetch < 0) {
+    throw Error(ErrorDetails{.problem = "PagerOptions::prefetch is a number of units",
+                             .expected = "0 or more",
+                             .got = c10::str(options.prefetch)});
+  }
+  if (device.is_cpu()) device = c10::Device(c10::kCPU);
+  if (!device.is_cpu() && !device.has_index()) {
+    device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  }
+  return options;
+}
+
+// Free blocks are kept within the budget, but at least one of any size.
+uint64_t pool_limit(const std::vector<PlannedUnit>& units, const PagerOptions& options) {
+  uint64_t limit = options.budget;
+  for (const PlannedUnit& unit : units) limit = std::max<uint64_t>(limit, unit.layout.bytes);
+  return limit;
+}
+
+std::string absence_text(const std::string& name) {
+  return c10::str("The memory of the paged parameter \"", name,
+                  "\" is absent: expected an operator or a Residency, got direct access to its "
+                  "address; use an operator, or hold accelerant::paging::Residency meanwhile");
+}
+
+// The memory of a tensor that nothing else refers to.
+c10::DataPtr memory_of(const at::Tensor& tensor) {
+  return std::move(tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
+}
+
+std::shared_ptr<Source> source_of_values(const PlannedUnit& unit, c10::Device device) {
+  at::Tensor block = HostMemory::allocate(unit.layout, device);
+  for (std::size_t i = 0; i < unit.storages.size(); ++i) {
+    const UnitPart& part = unit.layout.parts[i];
+    block.narrow(0, static_cast<int64_t>(part.offset), static_cast<int64_t>(part.bytes))
+        .copy_(bytes_of(unit.storages[i]));
+  }
+  return std::make_shared<HostMemory>(std::move(block));
+}
+
+}  // namespace
+
+Engine::Engine(const std::vector<UnitPlan>& plans, const PagerOptions& options)
+    : options_(checked(options)), side_(options_.device), pool_(options_.device, 0) {
+  start_interception();
+  const OrdinaryMode ordinary;
+  std::vector<PlannedUnit> units = lay_out(plans);
+  pool_ = BlockPool(options_.device, pool_limit(units, options_));
+  try {
+    for (PlannedUnit& unit : units) attach(unit);
+  } catch (...) {
+    try {
+      detach(std::nullopt);
+    } catch (const std::exception&) {
+      abandon();
+    }
+    throw;
+  }
+}
+
+void Engine::attach(PlannedUnit& planned) {
+  if (!planned.source) planned.source = source_of_values(planned, options_.device);
+  auto unit = std::make_shared<UnitState>();
+  unit->engine = this;
+  unit->index = units_.size();
+  unit->layout = std::move(planned.layout);
+  unit->source = std::move(planned.source);
+  for (std::size_t i = 0; i < planned.storages.size(); ++i) {
+    const c10::Storage& before = planned.storages[i];
+    const bool stays = before.device() == options_.device;
+    unit->storages.push_back(stays ? before
+                                   : empty_storage(unit->layout.parts[i].bytes, options_.device));
+    unit->storages.back().unsafeGetStorageImpl()->set_resizable(false);
+    unit->texts.push_back(absence_text(unit->layout.parts[i].names.front()));
+  }
+  planned.storages.clear();
+
+  Lock lock(Registry::instance().mutex);
+  units_.push_back(unit);
+  layouts_.push_back(unit->layout);
+  parameters_.push_back(std::move(planned.parameters));
+  ++absent_;
+  for (const c10::Storage& storage : unit->storages) {
+    Registry::instance().units[storage.unsafeGetStorageImpl()] = unit.get();
+  }
+  take_away(*unit);
+  borrow(*unit);
+  lock.unlock();  // operators on parameters take it
+
+  for (AttachedParameter& parameter : parameters_.back()) {
+    put_on_storage(parameter.tensor, unit->storages[parameter.part], /*is_paged=*/true);
+    parameter.gradient_hook = watch_gradient(parameter.tensor, unit);
+  }
+}
+
+void Engine::verify() const {
+  std::vector<std::string> left;
+  {
+    const std::lock_guard lock(Registry::instance().mutex);
+    for (std::size_t i = 0; i < units_.size(); ++i) {
+      const UnitState& unit = *units_[i];
+      for (const AttachedParameter& parameter : parameters_[i]) {
+        if (!is_attached(parameter, unit)) left.push_back("\"" + parameter.name + "\"");
+      }
+    }
+  }
+  if (left.empty()) return;
+  throw Error(ErrorDetails{
+      .problem = "Paged parameters were given other memory",
+      .expected = "parameters that change only in place while they are paged",
+      .got = c10::str("new memory for ", list_text(left, 5)),
+      .hint = "set_data(), set_(), and Module::to() with another type or device replace a "
+              "parameter's memory: call Pager::detach() before them and attach again afterwards, "
+              "or change values with copy_()"});
+}
+
+std::optional<std::size_t> Engine::unit_of(const at::Tensor& parameter) const {
+  if (!parameter.defined() || !has_paging_key(parameter)) return std::nullopt;
+  const std::lock_guard lock(Registry::instance().mutex);
+  const auto& units = Registry::instance().units;
+  const auto found = units.find(storage_of(parameter));
+  if (found == units.end() || found->second->engine != this) return std::nullopt;
+  return found->second->index;
+}
+
+void Engine::detach(std::optional<c10::Device> device) {
+  thread_.reset();
+  Lock lock(Registry::instance().mutex);
+  for (const auto& unit : units_) {
+    if (unit->engine == nullptr) continue;
+    wait_while_moving(*unit, lock);
+    if (unit->pins > 0) {
+      throw Error(ErrorDetails{
+          .problem = "A Pager cannot give up parameters that are in use",
+          .expected = "no Residency and no operator that uses them",
+          .got = c10::str(counted(unit->pins, "user"), " of \"", unit->layout.name, "\"")});
+    }
+    detach(*unit, device, lock);
+  }
+  units_.clear();
+  parameters_.clear();
+  layouts_.clear();
+  schedule_ = {};
+  absent_ = 0;
+  const std::lock_guard pool_lock(pool_mutex_);
+  pool_.trim();
+}
+
+// Values are copied before anything changes, so that a failure leaves the unit as it was.
+void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lock) {
+  std::vector<AttachedParameter>& parameters = parameters_[unit.index];
+  enter(unit, {}, lock);
+  std::vector<at::Tensor> values(unit.storages.size());
+  std::vector<c10::Device> targets(unit.storages.size(), device.value_or(options_.device));
+  for (const AttachedParameter& parameter : parameters) {
+    if (device) break;
+    targets[parameter.part] = parameter.origin.type() == c10::kMeta ? c10::kCPU : parameter.origin;
+  }
+  try {
+    const Unlocked unlocked(lock);
+    const OrdinaryMode ordinary;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const UnitPart& part = unit.layout.parts[i];
+      const auto bytes = static_cast<int64_t>(part.bytes);
+      const auto as_bytes = at::TensorOptions().dtype(at::kByte);
+      const at::Tensor present =
+          unit.lent ? at::from_blob(unit.lent->parts[i], {bytes}, as_bytes)
+                    : unit.block.narrow(0, static_cast<int64_t>(part.offset), bytes);
+      values[i] = at::empty({bytes}, as_bytes.device(targets[i])).copy_(present);
+    }
+  } catch (...) {
+    leave(unit, {}, lock);
+    throw;
+  }
+  leave(unit, {}, lock);
+  wait_while_moving(unit, lock);
+  const std::vector<c10::Storage> storages = unit.storages;
+  release(unit, lock);
+
+  const Unlocked unlocked(lock);
+  const OrdinaryMode ordinary;
+  for (std::size_t i = 0; i < storages.size(); ++i) {
+    // Where the parameter stays on the device it keeps its storage, and older aliases with it.
+    const bool stays = targets[i] == options_.device;
+    if (stays) compat::give_memory(*storages[i].unsafeGetStorageImpl(), memory_of(values[i]));
+    for (AttachedParameter& parameter : parameters) {
+      if (parameter.part != i || !has_paging_key(parameter.tensor)) continue;
+      if (storage_of(parameter.tensor) != storages[i].unsafeGetStorageImpl()) continue;
+      put_on_storage(parameter.tensor, stays ? storages[i] : values[i].storage(),
+                     /*is_paged=*/false);
+    }
+    storages[i].unsafeGetStorageImpl()->set_resizable(true);
+  }
+}
+
+// The unit is the engine's no longer, and its storages have no memory.
+void Engine::release(UnitState& unit, Lock&) {
+  Registry& registry = Registry::instance();
+  for (const c10::Storage& storage : unit.storages) {
+    registry.units.erase(storage.unsafeGetStorageImpl());
+  }
+  take_away(unit);
+  if (unit.block.defined()) {
+    order_behind_users(unit);
+    give_back(std::exchange(unit.block, at::Tensor()));
+    statistics_.resident_bytes -= unit.layout.bytes;
+  } else if (unit.lent) {
+    statistics_.lent_bytes -= unit.layout.bytes;
+  }
+  if (unit.where == UnitState::Where::resident) ++absent_;
+  unit.where = UnitState::Where::absent;
+  unit.engine = nullptr;
+  if (unit.pins > 0) registry.orphans.push_back(units_[unit.index]);
+}
+
+void Engine::abandon() noexcept {
+  try {
+    thread_.reset();
+    Lock lock(Registry::instance().mutex);
+    for (const auto& unit : units_) {
+      if (unit->engine == nullptr) continue;
+      wait_while_moving(*unit, lock);
+      release(*unit, lock);
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::error, error.what());
+  }
+}
+
+Engine::~Engine() {
+  try {
+    detach(std::nullopt);
+  } catch (const std::exception& error) {
+    log(LogLevel::error,
+        c10::str("Parameters of a Pager that ended have no memory any more: ", error.what()));
+    abandon();
+  }
+}
+
+}  // namespace accelerant::paging

@@ -1,0 +1,172 @@
+#include "paging/mapped_file.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "accelerant/core/error.h"
+
+namespace accelerant::paging {
+namespace {
+
+constexpr std::size_t staging_bytes = std::size_t{8} << 20;
+
+// torch's name for the type of a file's tensor; empty if torch has none.
+std::optional<c10::ScalarType> torch_type(format::DType dtype) {
+  using format::DType;
+  switch (dtype) {
+    case DType::boolean:
+      return c10::kBool;
+    case DType::u8:
+      return c10::kByte;
+    case DType::i8:
+      return c10::kChar;
+    case DType::i16:
+      return c10::kShort;
+    case DType::i32:
+      return c10::kInt;
+    case DType::i64:
+      return c10::kLong;
+    case DType::f16:
+      return c10::kHalf;
+    case DType::bf16:
+      return c10::kBFloat16;
+    case DType::f32:
+      return c10::kFloat;
+    case DType::f64:
+      return c10::kDouble;
+    case DType::c64:
+      return c10::kComplexFloat;
+    case DType::f8_e5m2:
+      return c10::kFloat8_e5m2;
+    case DType::f8_e4m3:
+      return c10::kFloat8_e4m3fn;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string form_of(const format::TensorInfo& tensor) {
+  return c10::str(format::dtype_name(tensor.dtype), " ", c10::IntArrayRef(tensor.shape));
+}
+
+}  // namespace
+
+// Two pinned buffers: while one is being copied to the device, the other is filled.
+class ModelFiles::Staging {
+ public:
+  explicit Staging(c10::Device device) : device_(device) {}
+
+  void copy(std::span<const std::byte> bytes, const at::Tensor& target) {
+    const c10::Stream stream = c10::impl::getDeviceGuardImpl(device_.type())->getStream(device_);
+    for (std::size_t done = 0; done < bytes.size();) {
+      Buffer& buffer = buffers_[next_++ % buffers_.size()];
+      if (!buffer.memory.defined()) {
+        buffer.memory = at::empty({static_cast<int64_t>(staging_bytes)},
+                                  at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+        buffer.is_free.emplace(device_.type());
+      } else {
+        buffer.is_free->synchronize();
+      }
+      const std::size_t count = std::min(staging_bytes, bytes.size() - done);
+      std::memcpy(buffer.memory.mutable_data_ptr(), bytes.data() + done, count);
+      target.narrow(0, static_cast<int64_t>(done), static_cast<int64_t>(count))
+          .copy_(buffer.memory.narrow(0, 0, static_cast<int64_t>(count)), /*non_blocking=*/true);
+      buffer.is_free->record(stream);
+      done += count;
+    }
+  }
+
+ private:
+  struct Buffer {
+    at::Tensor memory = {};
+    std::optional<c10::Event> is_free = {};
+  };
+
+  c10::Device device_;
+  std::array<Buffer, 2> buffers_;
+  std::size_t next_ = 0;
+};
+
+ModelFiles::ModelFiles(std::map<std::string, FileTensor> tensors) : tensors_(std::move(tensors)) {}
+ModelFiles::~ModelFiles() = default;
+
+const FileTensor& ModelFiles::tensor_of(const UnitLayout& layout, const UnitPart& part) const {
+  const auto found = std::ranges::find_if(
+      part.names, [&](const std::string& name) { return tensors_.contains(name); });
+  if (found == part.names.end()) {
+    throw Error(ErrorDetails{
+        .problem = c10::str("The files have no tensor for a parameter of \"", layout.name, "\""),
+        .expected = c10::str("one for \"", part.names.front(), "\""),
+        .got = "none"});
+  }
+  const FileTensor& tensor = tensors_.at(*found);
+  const format::TensorInfo& info = tensor.file->info(tensor.name);
+  const bool fits = torch_type(info.dtype) == part.dtype && info.shape == part.sizes;
+  if (!fits || !part.is_whole || info.bytes() != part.bytes) {
+    throw Error(ErrorDetails{
+        .problem =
+            c10::str("The parameter \"", *found, "\" cannot be paged from ", tensor.file->label()),
+        .expected = fits ? std::string("a contiguous parameter with memory of its own")
+                         : c10::str(part.dtype, " ", c10::IntArrayRef(part.sizes)),
+        .got = fits ? std::string("one that is strided, or that shares its memory") : form_of(info),
+        .hint = "give the model the types and shapes of the file, or load the parameter"});
+  }
+  return tensor;
+}
+
+void ModelFiles::copy(std::span<const std::byte> bytes, const at::Tensor& target) {
+  if (target.is_cpu()) {
+    std::memcpy(target.mutable_data_ptr(), bytes.data(), bytes.size());
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<Staging>& staging = staging_[target.device()];
+  if (!staging) staging = std::make_unique<Staging>(target.device());
+  staging->copy(bytes, target);
+}
+
+MappedFile::MappedFile(std::shared_ptr<ModelFiles> files) : files_(std::move(files)) {}
+
+std::string MappedFile::describe() const { return "mapped files"; }
+
+void MappedFile::check(const UnitLayout& layout) const {
+  for (const UnitPart& part : layout.parts) {
+    const FileTensor& tensor = files_->tensor_of(layout, part);
+    tensor.file->view(tensor.name);  // throws if the file is not mapped
+  }
+}
+
+std::optional<LentMemory> MappedFile::lend(const UnitLayout& layout, c10::Device device) {
+  if (!device.is_cpu()) return std::nullopt;
+  LentMemory lent{.is_writable = false, .owner = files_};
+  for (const UnitPart& part : layout.parts) {
+    const FileTensor& tensor = files_->tensor_of(layout, part);
+    const std::byte* const bytes = tensor.file->view(tensor.name).data();
+    // Files of other writers need not align tensors; elements must be.
+    if (reinterpret_cast<std::uintptr_t>(bytes) % c10::elementSize(part.dtype) != 0) {
+      return std::nullopt;
+    }
+    lent.parts.push_back(const_cast<std::byte*>(bytes));
+  }
+  return lent;
+}
+
+void MappedFile::fetch(const UnitLayout& layout, const at::Tensor& block) {
+  for (const UnitPart& part : layout.parts) {
+    const FileTensor& tensor = files_->tensor_of(layout, part);
+    files_->copy(tensor.file->view(tensor.name), block.narrow(0, static_cast<int64_t>(part.offset),
+                                                              static_cast<int64_t>(part.bytes)));
+  }
+}
+
+}  // namespace accelerant::paging
