@@ -16,7 +16,7 @@ using accelerant::save_model;
 using accelerant::StateDict;
 namespace nn = torch::nn;
 
-nn::Sequential small_net() {
+nn::Sequential net_to_place() {
   return nn::Sequential(nn::Linear(3, 5), nn::BatchNorm1d(5), nn::Linear(5, 2));
 }
 
@@ -37,8 +37,8 @@ class PlacedLoading : public testing::Test {
   }
 
   TempFolder folder_;
-  nn::Sequential saved_ = small_net();
-  nn::Sequential other_ = small_net();
+  nn::Sequential saved_ = net_to_place();
+  nn::Sequential other_ = net_to_place();
 };
 
 TEST_F(PlacedLoading, GoesWhereTheLongestNameSays) {
@@ -57,7 +57,7 @@ TEST_F(PlacedLoading, GoesWhereTheLongestNameSays) {
 TEST_F(PlacedLoading, NeedsADeviceForEveryTensorThatIsLoaded) {
   EXPECT_TRUE(contains(error_with({{"0", "cpu"}, {"1", "cpu"}}),
                        "2.weight, 2.bias doesn't have any device set.\n"));
-  nn::Sequential larger = small_net();
+  nn::Sequential larger = net_to_place();
   larger->push_back(nn::Linear(2, 2));  // is not in the files
   load_checkpoint_in_model(
       larger, path(), {.strict = false, .device_map = {{"0", "cpu"}, {"1", "cpu"}, {"2", "cpu"}}});
@@ -132,7 +132,7 @@ TEST(TiedModels, GoToThePlaceOfTheirFirstName) {
 
 TEST_F(PlacedLoading, KeepsModulesInFloat32) {
   const auto types = [&](c10::ScalarType dtype, const std::vector<std::string>& kept) {
-    nn::Sequential net = small_net();
+    nn::Sequential net = net_to_place();
     load_checkpoint_in_model(net, path(), {.dtype = dtype, .keep_in_fp32_modules = kept});
     const auto tensors = net->named_parameters();
     return std::vector<c10::ScalarType>{tensors["0.weight"].scalar_type(),
