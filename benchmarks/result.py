@@ -21,12 +21,14 @@ SIDES = {
     "unchecked": "Accelerant, no checksums",
     "in_backward": "Accelerant, updates in backward",
     "resident": "Accelerant, nothing offloaded",
+    "copied": "Accelerant, copied",
     "accelerate": "Accelerate",
+    "pinned": "Accelerate, pinned weights",
     "compiled": "Accelerate, torch.compile",
     "floor": "floor",
 }
 OUR_SIDES = ("ours", "captured")
-OTHER_SIDES = ("stock", "aten", "accelerate", "compiled")
+OTHER_SIDES = ("stock", "aten", "accelerate", "pinned", "compiled")
 
 # How many of the unit make a second; None if the unit is not a time.
 UNITS = {"s": 1.0, "ms": 1e3, "µs": 1e6, "waits": None, "MB": None}

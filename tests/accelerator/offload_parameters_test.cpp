@@ -1,0 +1,133 @@
+// AcceleratorOptions::offload.parameters: parameters that come and go in prepared models.
+#include <gtest/gtest.h>
+
+#include "accelerator/core.h"
+#include "accelerator/offload/paged_model.h"
+#include "accelerator/offloaded_training.h"
+#include "accelerator/prepared/model_state.h"
+#include "paging/residency.h"
+#include "support/expect_error.h"
+#include "support/on_device.h"
+#include "support/ranks.h"
+#include "support/temp_folder.h"
+
+namespace accelerator_test {
+namespace {
+
+using accelerant::Accelerator;
+using accelerant::Precision;
+using accelerant::paging::is_paged;
+
+// On the CPU, everything is copied as if it were another device, and every parameter is paged.
+class OffloadParameters : public OnDevice {
+ protected:
+  void SetUp() override {
+    OnDevice::SetUp();
+    accelerant::detail::pages_on_every_device() = true;
+  }
+  void TearDown() override { accelerant::detail::pages_on_every_device() = false; }
+
+  OffloadSetup setup_with(bool pages, Precision precision = Precision::no,
+                          int64_t steps = 1) const {
+    OffloadSetup setup{.keeping = on_cuda() ? Keeping::on_host : Keeping::apart};
+    setup.options = {.device = device(),
+                     .mixed_precision = precision,
+                     .gradient_accumulation = {.steps = steps},
+                     .scaler = {.init_scale = 1024, .growth_interval = 3}};
+    setup.options.offload.parameters = pages;
+    if (pages) setup.options.offload.budget = 0;  // absent after each operator
+    return setup;
+  }
+};
+
+TEST_P(OffloadParameters, TrainToTheSameBits) {
+  at::globalContext().setDeterministicCuDNN(true);
+  for (const Precision precision : {Precision::no, Precision::bf16, Precision::fp16}) {
+    for (const int64_t steps : {1, 3}) {
+      OffloadedTraining expected(setup_with(false, precision, steps));
+      expected.run();
+      OffloadedTraining training(setup_with(true, precision, steps));
+      EXPECT_TRUE(is_paged(training.net->conv->weight));
+      training.run();
+      EXPECT_TRUE(is_paged(training.net->conv->weight));
+      expect_same_training(training, expected);
+    }
+  }
+}
+
+TEST_P(OffloadParameters, AreSavedAndResumed) {
+  for (const bool before : {false, true}) {
+    for (const bool after : {false, true}) {
+      OffloadedTraining whole(setup_with(false));
+      whole.run();
+      const TempFolder folder;
+      {
+        OffloadedTraining first(setup_with(before));
+        for (int64_t i = 0; i < 6; ++i) first.batch(i);
+        first.accelerator.save_state(folder.path("state"));
+        first.accelerator.save_model(first.model, folder.path("model"));
+      }
+      OffloadedTraining second(setup_with(after));
+      for (int64_t i = 20; i < 22; ++i) second.batch(i);
+      second.accelerator.load_state(folder.path("state"));
+      second.run(6);
+      expect_bits(second.state(), whole.state());
+    }
+  }
+}
+
+TEST_P(OffloadParameters, StayWithinTheBudgetAndComeAhead) {
+  OffloadSetup setup = setup_with(true);
+  setup.options.offload.budget = 1 << 20;
+  OffloadedTraining training(setup);
+  for (int64_t i = 0; i < 4; ++i) training.batch(i);
+  const auto& pager =
+      accelerant::detail::core_of(training.accelerator).models.all().front()->paged()->pager();
+  EXPECT_EQ(pager.options().budget, 1U << 20);
+  EXPECT_LE(pager.statistics().peak_bytes, 1U << 20);
+  EXPECT_GT(pager.statistics().fetches, 0U);
+}
+
+TEST_P(OffloadParameters, AreEvaluatedWithoutAnOptimizer) {
+  OffloadedNet net;
+  torch::manual_seed(1);
+  const at::Tensor x = torch::randn({3, 18});
+  const at::Tensor expected = net->forward(x).detach();
+  {
+    accelerant::AcceleratorOptions options{.device = device()};
+    options.offload = {.parameters = true, .budget = 0};
+    Accelerator accelerator(options);
+    const auto model = accelerator.prepare(net);
+    const torch::NoGradGuard no_grad;
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(torch::allclose(model(x.to(device())).cpu(), expected, 1e-4, 1e-5));
+    }
+  }
+  EXPECT_FALSE(is_paged(net->conv->weight));  // ordinary again
+  EXPECT_TRUE(net->forward(x).equal(expected));
+}
+
+TEST_P(OffloadParameters, NeedAnOffloadedOptimizer) {
+  accelerant::AcceleratorOptions options{.device = device()};
+  options.offload.parameters = true;
+  Accelerator accelerator(options);
+  OffloadedNet net;
+  torch::optim::SGD sgd(net->out->parameters(), 0.1);
+  const auto model = accelerator.prepare(net);
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { accelerator.prepare(sgd); }), "offload.optimizer = true"));
+}
+
+ON_EVERY_DEVICE(OffloadParameters);
+
+RANK_TEST(OffloadParametersRanks, AreRefused, 2) {
+  auto options = on_cpu();
+  options.offload = {.parameters = true, .optimizer = true};
+  Accelerator accelerator(options);
+  Scale net;
+  EXPECT_TRUE(contains(whole_error_of([&] { accelerator.prepare(net); }),
+                       "Parameters cannot be paged in several processes"));
+}
+
+}  // namespace
+}  // namespace accelerator_test

@@ -1,0 +1,180 @@
+// OffloadSettings::update_in_backward: updates begin before the step that they belong to.
+#include <gtest/gtest.h>
+
+#include "accelerator/offloaded_training.h"
+#include "support/expect_error.h"
+#include "support/on_device.h"
+#include "support/temp_folder.h"
+
+namespace accelerator_test {
+namespace {
+
+using accelerant::Accelerator;
+using accelerant::Nonfinite;
+using accelerant::Precision;
+
+OffloadSetup early(Keeping keeping = Keeping::apart, int64_t steps = 1) {
+  OffloadSetup setup{.options = on_cpu(Precision::no, steps), .keeping = keeping, .max_norm = 0};
+  setup.options.offload.update_in_backward = keeping != Keeping::beside;
+  return setup;
+}
+
+at::Tensor first_moment(OffloadedTraining& training, const at::Tensor& parameter) {
+  auto& state = *training.original->state().at(parameter.unsafeGetTensorImpl());
+  return static_cast<torch::optim::AdamWParamState&>(state).exp_avg();
+}
+
+TEST(UpdateInBackward, TrainsToTheSameBits) {
+  for (const int64_t steps : {1, 3}) {
+    for (const MakeOptimizer& make : all_fused_kinds()) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const auto train = [&](Keeping keeping) {
+          OffloadSetup setup = early(keeping, steps);
+          setup.make = make;
+          setup.type = type;
+          setup.options.master_weights = true;
+          auto training = std::make_unique<OffloadedTraining>(setup);
+          training->run();
+          return training;
+        };
+        const auto expected = train(Keeping::beside);
+        for (const Keeping keeping : {Keeping::on_host, Keeping::apart}) {
+          expect_same_training(*train(keeping), *expected);
+        }
+      }
+    }
+  }
+}
+
+// States change in backward; parameters only in the step.
+TEST(UpdateInBackward, BeginsInBackwardAndEndsInTheStep) {
+  OffloadedTraining training(early());
+  training.batch(0);  // the first step learns what there is
+  const at::Tensor& weight = training.net->out->weight;
+  const at::Tensor weight_before = weight.detach().clone();
+  const at::Tensor moment_before = first_moment(training, weight).clone();
+  training.accelerator.backward(training.loss_of(torch::ones({2, 18})));
+  EXPECT_TRUE(weight.equal(weight_before));
+  EXPECT_FALSE(first_moment(training, weight).equal(moment_before));
+  const at::Tensor moment = first_moment(training, weight).clone();
+  training.optimizer.step();
+  EXPECT_FALSE(weight.equal(weight_before));
+  EXPECT_TRUE(first_moment(training, weight).equal(moment));
+}
+
+// Each is an Error, and every later use is one until a checkpoint is loaded.
+TEST(UpdateInBackward, WhatIsBegunMustBeFinished) {
+  using Mistake = std::function<void(OffloadedTraining&)>;
+  const auto step = [](OffloadedTraining& training) { training.optimizer.step(); };
+  const std::vector<std::pair<Mistake, std::string>> mistakes = {
+      {[&](auto& training) {
+         training.net->out->weight.mutable_grad().mul_(2);
+         step(training);
+       },
+       "another gradient than backward made"},
+      {[&](auto& training) {
+         training.net->out->weight.mutable_grad().reset();
+         step(training);
+       },
+       "no gradient of a parameter"},
+      {[&](auto& training) {
+         training.optimizer.param_groups()[0].options().set_lr(0.5);
+         step(training);
+       },
+       "other learning rates"},
+      {[](auto& training) { training.optimizer.zero_grad(); }, "gradients are dropped in between"},
+      {[](auto& training) { training.accelerator.drop_gradients(); },
+       "gradients are dropped in between"},
+      {[](auto& training) {
+         training.accelerator.backward(training.loss_of(torch::ones({2, 18})));
+       },
+       "another backward runs in between"},
+      {[](auto& training) { training.state(); }, "the optimizer's state is read in between"},
+      {[](auto& training) { training.accelerator.clip_grad_norm_(training.model, 1.0); },
+       "needs all gradients before the first update"},
+      {[](auto& training) { training.accelerator.clip_grad_value_(training.model, 1.0); },
+       "needs all gradients before the first update"},
+  };
+  const TempFolder folder;
+  OffloadedTraining expected(early(Keeping::beside));
+  for (int64_t i = 0; i < 5; ++i) expected.batch(i);
+  for (const auto& [mistake, text] : mistakes) {
+    SCOPED_TRACE(text);
+    OffloadedTraining training(early());
+    for (int64_t i = 0; i < 3; ++i) training.batch(i);
+    training.accelerator.save_state(folder.path("state"));
+    training.accelerator.backward(training.loss_of(torch::ones({2, 18})));
+    EXPECT_TRUE(contains(whole_error_of([&, &act = mistake] { act(training); }), text));
+    training.accelerator.load_state(folder.path("state"));
+    training.net->zero_grad();
+    for (int64_t i = 3; i < 5; ++i) training.batch(i);
+    expect_bits(training.state(), expected.state());
+  }
+}
+
+// A short window of a stream is corrected by a factor, so its updates wait for the step.
+TEST(UpdateInBackward, WaitsWhereGradientsNeedAFactor) {
+  const auto train = [](Keeping keeping, bool by_items) {
+    OffloadSetup setup = early(keeping, 3);
+    OffloadedTraining training(setup);
+    auto loader = training.accelerator.prepare(
+        accelerant::data::loader(CountingStream{.length = 8}, {.batch_size = 1}));
+    for (int epoch = 0; epoch < 3; ++epoch) {
+      for (auto&& batch : loader) {
+        auto window = training.accelerator.accumulate(training.model);
+        const at::Tensor loss =
+            training.loss_of(torch::full({1, 18}, batch.sum().template item<float>()));
+        if (by_items) {
+          training.accelerator.backward(loss, 2 + loader.position() % 3);
+        } else {
+          training.accelerator.backward(loss);
+        }
+        training.optimizer.step();
+        training.optimizer.zero_grad();
+      }
+    }
+    return training.state();
+  };
+  for (const bool by_items : {false, true}) {
+    expect_bits(train(Keeping::apart, by_items), train(Keeping::beside, by_items));
+  }
+}
+
+TEST(UpdateInBackward, OptionsThatContradictAreRefused) {
+  const auto error_with = [](auto&& change) {
+    auto options = on_cpu();
+    options.offload = {.optimizer = true, .update_in_backward = true};
+    change(options);
+    return whole_error_of([&] { Accelerator{options}; });
+  };
+  EXPECT_TRUE(contains(error_with([](auto& options) { options.offload.optimizer = false; }),
+                       "offload.optimizer = true"));
+  EXPECT_TRUE(contains(error_with([](auto& options) { options.mixed_precision = Precision::fp16; }),
+                       "fp16"));
+  EXPECT_TRUE(contains(error_with([](auto& options) { options.nonfinite = Nonfinite::skip; }),
+                       "nonfinite = skip or stop"));
+  EXPECT_TRUE(contains(error_with([](auto& options) { options.fused = false; }), "fused = true"));
+  EXPECT_TRUE(contains(error_with([](auto& options) { options.offload = {.budget = 1}; }),
+                       "offload.parameters = true"));
+}
+
+class UpdateInBackwardOnDevice : public OnDevice {};
+
+TEST_P(UpdateInBackwardOnDevice, TrainsAsInTheStep) {
+  const auto train = [&](bool in_backward) {
+    OffloadSetup setup = early(Keeping::on_host);
+    setup.options.cpu = std::nullopt;
+    setup.options.device = device();
+    setup.options.offload.update_in_backward = in_backward;
+    OffloadedTraining training(setup);
+    training.run();
+    return training.state();
+  };
+  at::globalContext().setDeterministicCuDNN(true);
+  expect_bits(train(true), train(false));
+}
+
+ON_EVERY_DEVICE(UpdateInBackwardOnDevice);
+
+}  // namespace
+}  // namespace accelerator_test
