@@ -40,8 +40,10 @@ class Verifier {
   std::size_t problems() const { return problems_; }
 
  private:
-  // `check` returns what is wrong or throws it; an empty result means the file is good.
-  void report(const std::string& path, const std::function<std::optional<std::string>()>& check) {
+  // `check` returns what is wrong or throws it; an empty result means the file is good. Returns
+  // false if that is only because the folder `removable` is gone.
+  bool report(const std::string& path, const std::function<std::optional<std::string>()>& check,
+              const std::string& removable = {}) {
     std::optional<std::string> problem;
     try {
       problem = check();
@@ -50,12 +52,18 @@ class Verifier {
     } catch (const std::exception& error) {
       problem = error.what();
     }
+    if (problem && !removable.empty() && !path_exists(removable)) {
+      std::printf("%-7s  %s\n", "removed", printable(removable).c_str());
+      return false;
+    }
     ++files_;
     std::printf("%-7s  %s\n", problem ? "DAMAGED" : "ok", printable(path).c_str());
     std::fflush(stdout);
-    if (!problem) return;
-    ++problems_;
-    show_error(problem->find(path) == std::string::npos ? path + ": " + *problem : *problem);
+    if (problem) {
+      ++problems_;
+      show_error(problem->find(path) == std::string::npos ? path + ": " + *problem : *problem);
+    }
+    return true;
   }
 
   void verify_listed(const ListedCheckpoint& listed) {
@@ -63,7 +71,7 @@ class Verifier {
       case ListedCheckpoint::State::complete:
       case ListedCheckpoint::State::damaged:
       case ListedCheckpoint::State::incomplete:  // the manifest is what is damaged
-        return verify_checkpoint(listed.path);
+        return verify_checkpoint(listed.path, listed.path);
       case ListedCheckpoint::State::python:
         return verify_folder(listed.path);
       case ListedCheckpoint::State::unfinished:
@@ -72,16 +80,19 @@ class Verifier {
     }
   }
 
-  void verify_checkpoint(const std::string& folder) {
+  // `removable` is the folder if it is one of a project: a training may remove it at any moment.
+  void verify_checkpoint(const std::string& folder, const std::string& removable = {}) {
     checkpoint::Manifest manifest;
-    report(join_path(folder, checkpoint::kManifestName), [&]() -> std::optional<std::string> {
+    const auto read = [&]() -> std::optional<std::string> {
       manifest = checkpoint::read_manifest(folder);
       return std::nullopt;
-    });
+    };
+    if (!report(join_path(folder, checkpoint::kManifestName), read, removable)) return;
     for (const auto& [name, record] : manifest.files) {
-      report(join_path(folder, name), [&, &name = name, &record = record] {
+      const auto compare = [&, &name = name, &record = record] {
         return checkpoint::problem_of_file(folder, name, record, checkpoint::Check::checksums);
-      });
+      };
+      if (!report(join_path(folder, name), compare, removable)) return;
     }
   }
 

@@ -57,7 +57,8 @@ HeldLocks& held_locks() {
 
 }  // namespace
 
-// Watches whether a holder that cannot be looked at renews its lock.
+// Watches whether a holder that cannot be looked at renews its lock, and waits for one that has been
+// killed.
 class FolderLock::Watch {
  public:
   Watch(std::string subject, milliseconds lease) : subject_(std::move(subject)), lease_(lease) {}
@@ -67,22 +68,29 @@ class FolderLock::Watch {
   Verdict verdict_on(const LockFile& claim, const LockCandidate& mine) {
     const Life life = claim.holder ? life_of(*claim.holder) : Life::unknown;
     if (life == Life::ended) return Verdict::over;
-    if (life != Life::unknown) return Verdict::alive;
+    if (life == Life::running || life == Life::stopped) return Verdict::alive;
     const std::int64_t lease = std::chrono::nanoseconds(lease_).count();
-    if (mine.disk_time() - claim.renewed >= lease) return Verdict::over;
+    if (life == Life::unknown && mine.disk_time() - claim.renewed >= lease) return Verdict::over;
     const std::int64_t now = milliseconds_since_start();
     if (claim.id != id_) {
       id_ = claim.id;
       first_ = claim.renewed;
       began_ = now;
-      if (claim.holder) {
+      if (life == Life::ending) {
+        log(LogLevel::info, subject_ + " is in use by " + claim.text() +
+                                ", which has been killed. Waiting for its end");
+      } else if (claim.holder) {
         log(LogLevel::warning, subject_ + " may be in use by " + claim.text() +
                                    ", which cannot be looked at from here. Waiting up to " +
                                    seconds_of(lease_) + " for a sign of life");
       }
     }
-    if (claim.renewed != first_) return Verdict::alive;
-    return now - began_ >= lease_.count() ? Verdict::over : Verdict::undecided;
+    if (now - began_ < lease_.count()) {
+      const bool is_renewed = life == Life::unknown && claim.renewed != first_;
+      return is_renewed ? Verdict::alive : Verdict::undecided;
+    }
+    // What a thread does that hangs in the kernel may still happen.
+    return life == Life::ending || claim.renewed != first_ ? Verdict::alive : Verdict::over;
   }
 
  private:
@@ -231,6 +239,8 @@ void FolderLock::refuse(const LockFile& claim, const LockCandidate& mine) const 
   drop_name(mine.path());  // if nobody catches the Error, destructors do not run
   const Life life = claim.holder ? life_of(*claim.holder) : Life::unknown;
   const std::string state = life == Life::stopped   ? ", which is stopped but may continue"
+                            : life == Life::ending  ? ", which has been killed but hangs in a call "
+                                                      "to the system: look at its disk"
                             : life == Life::unknown ? ", which has just given a sign of life"
                                                     : "";
   throw LockRefused(

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -61,24 +62,61 @@ std::string new_id() {
   return text.data();
 }
 
-// What /proc says about a process.
+std::string folder_of_process(std::int64_t pid) {
+  return lock_rules().proc + "/" + std::to_string(pid);
+}
+
+// What /proc says about a process, or about one of its threads.
 struct ProcessStatus {
   char state = '?';
+  std::uint64_t flags = 0;
   std::int64_t threads = 0;
   std::uint64_t start = 0;
 };
 
-std::optional<ProcessStatus> status_of_process(std::int64_t pid) {
-  const std::string line = first_line_of("/proc/" + std::to_string(pid) + "/stat");
+std::optional<ProcessStatus> status_in(const std::string& folder) {
+  const std::string line = first_line_of(folder + "/stat");
   const std::size_t name_end = line.rfind(')');  // a name may contain anything
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 1));
   ProcessStatus found;
   fields >> found.state;  // field 3 of proc(5)
   std::string skipped;
-  for (int field = 4; field < 20; ++field) fields >> skipped;
+  for (int field = 4; field < 9; ++field) fields >> skipped;
+  fields >> found.flags;
+  for (int field = 10; field < 20; ++field) fields >> skipped;
   fields >> found.threads >> skipped >> found.start;
   return fields ? std::optional(found) : std::nullopt;
+}
+
+// Signals that wait until the thread returns from the kernel.
+std::uint64_t pending_signals_in(const std::string& folder) {
+  std::ifstream file(folder + "/status");
+  for (std::string key, value; file >> key && std::getline(file, value);) {
+    if (key == "SigPnd:") return std::strtoull(value.c_str(), nullptr, 16);
+  }
+  return 0;
+}
+
+// Whether no thread will ever return from the kernel. When a process is killed, or exits, the
+// kernel notes SIGKILL for each of its threads; a thread that is waiting for a disk obeys later.
+bool is_ending(std::int64_t pid) {
+  constexpr std::uint64_t exiting = 4;  // PF_EXITING
+  constexpr std::uint64_t killed = std::uint64_t{1} << (SIGKILL - 1);
+  const std::string threads = folder_of_process(pid) + "/task";
+  try {
+    for (const std::string& thread : entries_of(threads)) {
+      const std::string folder = join_path(threads, thread);
+      const auto status = status_in(folder);
+      if (!status || status->state == 'Z' || status->state == 'X') continue;
+      if ((status->flags & exiting) == 0 && (pending_signals_in(folder) & killed) == 0) {
+        return false;
+      }
+    }
+  } catch (const SystemError& error) {
+    return error.number() == ENOENT || error.number() == ESRCH;  // it has just ended
+  }
+  return true;
 }
 
 }  // namespace
@@ -89,7 +127,7 @@ LockRules& lock_rules() {
 }
 
 LockHolder this_process_as_holder() {
-  const auto status = status_of_process(::getpid());
+  const auto status = status_in("/proc/self");
   return {.id = new_id(),
           .host = host_name(),
           .boot = status ? boot_id() : "",
@@ -137,7 +175,7 @@ Life life_of(const LockHolder& holder) {
                            holder.pid_namespace == own_pid_namespace() && holder.pid > 0;
   if (!is_in_sight) return Life::unknown;
   if (holder.pid == ::getpid()) return Life::ended;
-  const auto status = status_of_process(holder.pid);
+  const auto status = status_in(folder_of_process(holder.pid));
   if (!status) {
     // /proc may hide the processes of other users, of which kill() tells only that they exist.
     const bool exists = ::kill(static_cast<pid_t>(holder.pid), 0) == 0 || errno != ESRCH;
@@ -147,6 +185,7 @@ Life life_of(const LockHolder& holder) {
   // The first thread may have ended before the others.
   const bool is_zombie = status->state == 'Z' || status->state == 'X';
   if (is_zombie && status->threads <= 1) return Life::ended;
+  if (is_ending(holder.pid)) return Life::ending;
   return status->state == 'T' || status->state == 't' ? Life::stopped : Life::running;
 }
 

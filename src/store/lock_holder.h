@@ -29,6 +29,7 @@ std::optional<LockHolder> parse_holder(const std::string& text);
 enum class Life {
   running,
   stopped,  // by a signal, or a debugger; it may continue at any time
+  ending,   // killed, but a thread is still in a call to the system, such as a sync of a slow disk
   ended,
   unknown,  // it runs where this process cannot look: on another machine, or in another container
 };
@@ -52,6 +53,9 @@ struct LockRules {
   // Instead of those of this machine, unless empty.
   std::string host = {};
   std::string boot = {};
+
+  // Where the kernel tells about other processes.
+  std::string proc = "/proc";
 };
 LockRules& lock_rules();
 

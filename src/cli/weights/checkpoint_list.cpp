@@ -97,7 +97,7 @@ void read(ListedCheckpoint& checkpoint) {
 bool is_gone_when_read(ListedCheckpoint& checkpoint) {
   try {
     read(checkpoint);
-    return false;
+    return !checkpoint.problems.empty() && !path_exists(checkpoint.path);
   } catch (const Error&) {
     if (path_exists(checkpoint.path)) throw;
     return true;
