@@ -301,9 +301,9 @@ void FusedStep::Impl::note_limit(double max_norm) {
 }
 
 void FusedStep::Impl::update_early(const at::Tensor& parameter) {
-  plan_.update_early(parameter, {.inv_scale = nullptr,
-                                 .factor = nullptr,
-                                 .constant = options_.maximize ? -1.0 : 1.0});
+  plan_.update_early(
+      parameter,
+      {.inv_scale = nullptr, .factor = nullptr, .constant = options_.maximize ? -1.0 : 1.0});
 }
 
 void FusedStep::Impl::discard() {
