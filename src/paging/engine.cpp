@@ -142,12 +142,15 @@ void Engine::prefetch_one(std::size_t index, Lock& lock) {
 }
 
 // What is not expected to be used at all, then what is used last; of several the one whose last use
-// is longest ago, those that backward is done with first.
-UnitState* Engine::choose_victim(const std::vector<std::size_t>& upcoming) const {
+// is longest ago, those that backward is done with first. The current unit's next operators are not
+// among the expected uses: the order has only its first.
+UnitState* Engine::choose_victim(const std::vector<std::size_t>& upcoming,
+                                 bool spares_current) const {
   UnitState* victim = nullptr;
   std::size_t victims_turn = 0;
   for (const auto& unit : units_) {
     if (unit->where != UnitState::Where::resident || unit->lent || unit->pins > 0) continue;
+    if (spares_current && schedule_.is_current(unit->index)) continue;
     const auto turn =
         static_cast<std::size_t>(std::ranges::find(upcoming, unit->index) - upcoming.begin());
     const bool is_better = victim == nullptr || turn > victims_turn ||
@@ -167,7 +170,7 @@ bool Engine::make_room(uint64_t bytes, Lock& lock) {
   if (!is_full()) return true;
   const std::vector<std::size_t> upcoming = schedule_.upcoming(units_.size());
   while (is_full()) {
-    UnitState* const victim = choose_victim(upcoming);
+    UnitState* const victim = choose_victim(upcoming, /*spares_current=*/false);
     if (victim == nullptr) return false;
     evict(*victim, lock);
   }
@@ -182,7 +185,7 @@ bool Engine::make_room_ahead(std::size_t unit, Lock& lock) {
   const std::vector<std::size_t> upcoming = schedule_.upcoming(units_.size());
   const auto turn = std::ranges::find(upcoming, unit);
   while (is_full()) {
-    UnitState* const victim = choose_victim(upcoming);
+    UnitState* const victim = choose_victim(upcoming, /*spares_current=*/true);
     if (victim == nullptr || std::ranges::find(upcoming, victim->index) < turn) return false;
     evict(*victim, lock);
   }

@@ -64,7 +64,7 @@ class Engine {
   void prefetch(Lock& lock);
   void prefetch_one(std::size_t unit, Lock& lock);
   bool can_prefetch_inline(const UnitState& unit) const;
-  UnitState* choose_victim(const std::vector<std::size_t>& upcoming) const;
+  UnitState* choose_victim(const std::vector<std::size_t>& upcoming, bool spares_current) const;
   bool make_room(uint64_t bytes, Lock& lock);
   bool make_room_ahead(std::size_t unit, Lock& lock);
 

@@ -25,6 +25,9 @@ class Schedule {
     return true;
   }
 
+  // Whether it was the last one used.
+  bool is_current(std::size_t unit) const { return unit == last_; }
+
   // The units that are expected next, nearest first, each once, at most `most` of them. Empty if
   // nothing is known.
   std::vector<std::size_t> upcoming(std::size_t most) const;

@@ -1,0 +1,159 @@
+// What paging costs: operators on parameters that are in memory, and units that come and go.
+//
+//   build/bin/bench-paging --benchmark_repetitions=5 --benchmark_report_aggregates_only
+//   build/bin/bench-paging --benchmark_filter=Forward     # transfers, on a GPU if there is one
+//
+// Compare lines in pairs: the argument 0 stands for an ordinary tensor, 1 for a paged one.
+#include <benchmark/benchmark.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "paging/pager.h"
+
+namespace {
+
+namespace nn = torch::nn;
+using accelerant::paging::Pager;
+using accelerant::paging::PagerOptions;
+
+// --- Operators on parameters in memory ------------------------------------------------------------
+
+void with_parameter(benchmark::State& state, at::IntArrayRef shape,
+                    const std::function<void(const at::Tensor&)>& work) {
+  at::set_num_threads(1);
+  const at::NoGradGuard no_grad;
+  const at::Tensor parameter = torch::ones(shape);
+  std::optional<Pager> pager;
+  if (state.range(0) == 1) {
+    pager.emplace(
+        std::vector<accelerant::paging::UnitPlan>{
+            {.name = "unit", .parameters = {{"parameter", parameter}}}},
+        PagerOptions{.zero_copy = false});
+  }
+  for (auto _ : state) work(parameter);
+}
+
+void Add(benchmark::State& state) {
+  const auto x = torch::ones({8});
+  with_parameter(state, {8}, [&](const at::Tensor& p) { benchmark::DoNotOptimize(x.add(p)); });
+}
+void MatrixProduct(benchmark::State& state) {
+  const auto x = torch::ones({4, 8});
+  with_parameter(state, {8, 8}, [&](const at::Tensor& p) { benchmark::DoNotOptimize(x.mm(p)); });
+}
+void InPlace(benchmark::State& state) {
+  with_parameter(state, {8}, [](const at::Tensor& p) { p.mul_(1); });
+}
+void View(benchmark::State& state) {
+  with_parameter(state, {8, 8}, [](const at::Tensor& p) { benchmark::DoNotOptimize(p.t()); });
+}
+BENCHMARK(Add)->Arg(0)->Arg(1);
+BENCHMARK(MatrixProduct)->Arg(0)->Arg(1);
+BENCHMARK(InPlace)->Arg(0)->Arg(1);
+BENCHMARK(View)->Arg(0)->Arg(1);
+
+// A unit that comes and goes with each operator.
+void Miss(benchmark::State& state) {
+  at::set_num_threads(1);
+  const at::NoGradGuard no_grad;
+  const at::Tensor parameter = torch::ones({1024});
+  const auto x = torch::ones({8});
+  Pager pager({{.name = "unit", .parameters = {{"parameter", parameter}}}},
+              {.budget = 0, .prefetch = 0, .zero_copy = false});
+  for (auto _ : state) benchmark::DoNotOptimize(x.add(parameter.narrow(0, 0, 8)));
+}
+BENCHMARK(Miss);
+
+// --- Models that do not fit -----------------------------------------------------------------------
+
+// Forward of a stack of layers: resident (0), with a budget of four of them and no prefetch (1), and
+// with the next one prefetched (2). Bytes per second: of parameters that were fetched.
+void Forward(benchmark::State& state) {
+  const bool has_cuda = torch::cuda::is_available();
+  const at::Device device = has_cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  const int64_t width = has_cuda ? 8192 : 1024;
+  const int layers = has_cuda ? 32 : 24;
+  const at::ScalarType type = has_cuda ? at::kBFloat16 : at::kFloat;
+  const int64_t tokens = state.range(1);
+  const at::NoGradGuard no_grad;
+  nn::Sequential model;
+  for (int i = 0; i < layers; ++i) {
+    model->push_back(nn::Linear(nn::LinearOptions(width, width).bias(false)));
+  }
+  model->to(type);
+  std::optional<Pager> pager;
+  if (state.range(0) == 0) {
+    model->to(device);
+  } else {
+    const auto units = accelerant::paging::plan_units(*model);
+    const uint64_t bytes = units.front().parameters.front().parameter.nbytes();
+    pager.emplace(units, PagerOptions{.device = device,
+                                      .budget = 4 * bytes,
+                                      .prefetch = state.range(0) - 1,
+                                      .zero_copy = false});
+  }
+  const auto x = torch::ones({tokens, width}, at::TensorOptions(type).device(device));
+  const auto forward = [&] {
+    benchmark::DoNotOptimize(model->forward(x));
+    if (has_cuda) torch::cuda::synchronize();
+  };
+  for (int i = 0; i < 3; ++i) forward();
+  if (pager) pager->reset_statistics();
+  for (auto _ : state) forward();
+  if (pager) state.SetBytesProcessed(static_cast<int64_t>(pager->statistics().fetched_bytes));
+}
+BENCHMARK(Forward)
+    ->ArgNames({"prefetch_plus_1", "tokens"})
+    ->ArgsProduct({{0, 1, 2, 3}, {16, 2048}})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+// The same with backward, in recorded order, at 8192 tokens (CPU: 256).
+void ForwardAndBackward(benchmark::State& state) {
+  const bool has_cuda = torch::cuda::is_available();
+  const at::Device device = has_cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  const int64_t width = has_cuda ? 8192 : 512;
+  const int layers = has_cuda ? 16 : 12;
+  const at::ScalarType type = has_cuda ? at::kBFloat16 : at::kFloat;
+  nn::Sequential model;
+  for (int i = 0; i < layers; ++i) {
+    model->push_back(nn::Linear(nn::LinearOptions(width, width).bias(false)));
+  }
+  model->to(type);
+  std::optional<Pager> pager;
+  if (state.range(0) == 0) {
+    model->to(device);
+  } else {
+    const auto units = accelerant::paging::plan_units(*model, {.smallest_unit = 0});
+    const uint64_t bytes = units.front().parameters.front().parameter.nbytes();
+    pager.emplace(units, PagerOptions{.device = device,
+                                      .budget = 4 * bytes,
+                                      .prefetch = state.range(0) - 1,
+                                      .zero_copy = false});
+  }
+  const auto x =
+      torch::ones({has_cuda ? 8192 : 256, width}, at::TensorOptions(type).device(device));
+  const auto step = [&] {
+    std::optional<Pager::Iteration> iteration;
+    if (pager) iteration.emplace(pager->begin("train"));
+    model->zero_grad();
+    model->forward(x).sum().backward();
+    if (has_cuda) torch::cuda::synchronize();
+  };
+  for (int i = 0; i < 3; ++i) step();
+  if (pager) pager->reset_statistics();
+  for (auto _ : state) step();
+  if (pager) state.SetBytesProcessed(static_cast<int64_t>(pager->statistics().fetched_bytes));
+}
+BENCHMARK(ForwardAndBackward)
+    ->ArgName("prefetch_plus_1")
+    ->DenseRange(0, 3)
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+}  // namespace
+
+BENCHMARK_MAIN();
