@@ -2,6 +2,7 @@
 
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/StringUtil.h>
 #include <torch/optim/optimizer.h>
 
@@ -10,6 +11,8 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "compat/device.h"
+#include "kernels/amp_kernels.h"
 
 namespace accelerant::detail {
 namespace {
@@ -212,6 +215,18 @@ std::vector<NonFiniteParameter> GradientChecks::non_finite_parameters() const {
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device) {
   if (tensor.device() == device) return tensor;
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
+}
+
+void count_flag(const at::Tensor& count, const at::Tensor& flag) {
+#if defined(ACCELERANT_WITH_CUDA)
+  if (flag.is_cuda() && flag.scalar_type() == at::kFloat && count.device() == flag.device()) {
+    const c10::OptionalDeviceGuard guard(flag.device());
+    kernels::cuda::count_flag(count.mutable_data_ptr<int64_t>(), flag.const_data_ptr<float>(),
+                              compat::current_cuda_stream(flag.device()));
+    return;
+  }
+#endif
+  count.add_(flag.ne(0));
 }
 
 at::Tensor any_found(const std::vector<at::Tensor>& flags, c10::Device device) {

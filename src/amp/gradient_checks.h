@@ -91,6 +91,9 @@ class GradientChecks {
 // there.
 at::Tensor copy_to(const at::Tensor& tensor, c10::Device device);
 
+// Adds 1 to `count`, one int64 on the device of the flag, if the flag is not 0.
+void count_flag(const at::Tensor& count, const at::Tensor& flag);
+
 // One zero-dimensional float32 flag on `device`, exactly 0 or 1: whether any of `flags` is not 0.
 at::Tensor any_found(const std::vector<at::Tensor>& flags, c10::Device device);
 

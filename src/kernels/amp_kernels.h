@@ -3,6 +3,7 @@
 // The list of tensors travels in the launch arguments, which saves a copy to the device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -44,6 +45,17 @@ void update_scale(ScaleState* state, const float* found_inf, const UpdateRule& r
 // Copies a flag to host memory that the device can write. Later work on the stream need not wait
 // for a copy engine, which takes about 15 us for four bytes.
 void copy_flag(const float* flag, float* host, void* stream);
+
+// Adds 1 to the count if the flag is not 0. Both are on the device.
+void count_flag(std::int64_t* count, const float* flag, void* stream);
+
+// Copies `bytes` bytes of pinned host memory to the device: those of the table at the index
+// `*which`, one int64 on the device, or of the first table if that is null. Like copy_flag(), it
+// does without a copy engine. `bytes` is a multiple of 8 and at most kMostCopied; the memory on
+// both sides is aligned to 8 bytes.
+inline constexpr std::size_t kMostCopied = 8192;
+void copy_table(void* to, const void* tables, std::size_t bytes, const std::int64_t* which,
+                void* stream);
 
 // Copies the state to the mirror.
 void publish(const ScaleState* state, ScaleMirror* mirror, void* stream);

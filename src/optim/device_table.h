@@ -8,8 +8,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -17,6 +21,7 @@
 #include <vector>
 
 #include "compat/device.h"
+#include "kernels/amp_kernels.h"
 
 namespace accelerant::optim::detail {
 
@@ -74,8 +79,9 @@ class DeviceTable {
       return;
     }
     const int64_t bytes = bytes_of(host);
-    const at::Tensor all =
-        staged(tables).to(device, at::kByte, /*non_blocking=*/true).view({-1, bytes});
+    const at::Tensor staging = staged(tables);
+    if (sent_by_kernel(copy_, staging, bytes, which)) return;
+    const at::Tensor all = staging.to(device, at::kByte, /*non_blocking=*/true).view({-1, bytes});
     at::Tensor chosen = copy_.narrow(0, 0, bytes).view({1, bytes});
     at::index_select_out(chosen, all, 0, which);
   }
@@ -107,8 +113,38 @@ class DeviceTable {
   // Returns the memory it is copied from.
   static at::Tensor fill(const at::Tensor& copy, const std::vector<T>& values) {
     at::Tensor staging = staged(values);
-    if (!values.empty()) copy.narrow(0, 0, staging.numel()).copy_(staging, /*non_blocking=*/true);
+    if (values.empty() || sent_by_kernel(copy, staging, staging.numel(), {})) return staging;
+    copy.narrow(0, 0, staging.numel()).copy_(staging, /*non_blocking=*/true);
     return staging;
+  }
+
+  // Later work on the stream waits about 15 us for a copy engine, so a kernel copies what is small:
+  // the first `bytes` bytes, or those of the table whose index is in `which`, one int64 on the
+  // device. False if it is not small, or if there are no kernels. What a capture sends must live as
+  // long as its graph.
+  static bool sent_by_kernel([[maybe_unused]] const at::Tensor& copy,
+                             [[maybe_unused]] const at::Tensor& staging,
+                             [[maybe_unused]] int64_t bytes,
+                             [[maybe_unused]] const at::Tensor& which) {
+#if defined(ACCELERANT_WITH_CUDA)
+    constexpr auto most = static_cast<int64_t>(kernels::cuda::kMostCopied);
+    const bool is_choice_here = !which.defined() || which.device() == copy.device();
+    const bool is_small = bytes > 0 && bytes <= most && bytes % 8 == 0;
+    if (!copy.is_cuda() || !is_small || !is_choice_here) return false;
+    const c10::Device device = copy.device();
+    const c10::OptionalDeviceGuard guard(device);
+    if (compat::current_capture(device) == 0) {
+      const c10::impl::VirtualGuardImpl streams(device.type());
+      compat::hold_for(streams.getStream(device), staging);
+    }
+    kernels::cuda::copy_table(copy.mutable_data_ptr(), staging.const_data_ptr(),
+                              static_cast<std::size_t>(bytes),
+                              which.defined() ? which.const_data_ptr<int64_t>() : nullptr,
+                              compat::current_cuda_stream(device));
+    return true;
+#else
+    return false;
+#endif
   }
 
   at::Tensor copy_;

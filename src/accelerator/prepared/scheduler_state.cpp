@@ -8,6 +8,7 @@
 
 #include "accelerant/core/error.h"
 #include "accelerator/prepared/optimizer_state.h"
+#include "amp/gradient_checks.h"
 
 namespace accelerant::detail {
 namespace {
@@ -154,7 +155,7 @@ at::Tensor SchedulerState::count_skips() {
   for (Pending& pending : pending_) {
     if (pending.is_counted) continue;
     if (!skips_.defined()) skips_ = at::zeros({1}, pending.flag.options().dtype(at::kLong));
-    skips_.add_(pending.flag.ne(0));
+    count_flag(skips_, pending.flag);
     pending.is_counted = true;
   }
   return settled_skips_ == 0 ? skips_ : skips_.sub(settled_skips_);
