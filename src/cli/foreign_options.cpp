@@ -76,6 +76,9 @@ constexpr Advice kOptions[] = {
     {"env", kTpu},
     {"vm", kTpu},
     {"ipex", "not offered"},
+    // accelerate estimate-memory
+    {"library-name", "not needed: the kind of a model is in its config.json"},
+    {"trust-remote-code", "not needed: files are read and never executed"},
 };
 
 // Whole families of options, by how their names begin.

@@ -197,6 +197,7 @@ def test_mistakes(tmp_path):
     assert "does not exist" in run(tmp_path / "none", code=2)
     assert "download" in run("bert-base-cased", code=2)
     CONFIGS["gpt2"].save_pretrained(tmp_path)
+    assert "never executed" in run(tmp_path, "--trust_remote_code", code=2)
     assert "--activation-checkpointing" in run(tmp_path, "--offload", "activations", code=2)
     assert "--num-processes" in run(tmp_path, "--sharding-stage", 2, code=2)
     assert "from 1 to" in run(tmp_path, "--batch-size", 0, code=2)
@@ -226,8 +227,12 @@ def test_help_and_text(tmp_path):
     assert "--sequence-length N" in run("--help")
 
 
-def measured(tmp_path, device, family, precision, batch=4, length=256, layers=6, width=256, vocabulary=512,
-             checkpointing=False):
+# Large enough that what libraries of a GPU keep for themselves does not matter.
+SIZES = {"cpu": {"batch": 4, "length": 256, "layers": 6, "width": 256, "vocabulary": 512},
+         "cuda": {"batch": 8, "length": 512, "layers": 8, "width": 512, "vocabulary": 8192}}
+
+
+def measured(tmp_path, device, family, precision, batch, length, layers, width, vocabulary, checkpointing=False):
     words = [PROBE, family, tmp_path, device, precision, batch, length, layers, width, vocabulary, int(checkpointing)]
     result = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=4 * DEADLINE,
                             env=clean_environment(OMP_WAIT_POLICY="passive"), stdin=subprocess.DEVNULL)
@@ -238,10 +243,9 @@ def measured(tmp_path, device, family, precision, batch=4, length=256, layers=6,
     return found, expected["training"][precision], expected["inference"][precision]
 
 
-def extra_of_norms(family, device, batch=4, length=256, layers=6, width=256):
+def extra_of_norm(family, device, batch, length, width, **_):
     """On the CPU, libtorch composes rms_norm from several operators, which keep two float32 tensors more."""
-    norms = 2 * layers + 1 if family == "llama" and device == "cpu" else 0
-    return norms * 2 * 4 * width * batch * length
+    return 2 * 4 * width * batch * length if family == "llama" and device == "cpu" else 0
 
 
 def close(measured_bytes, expected, tolerance):
@@ -257,32 +261,36 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-weights"])
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_estimates_match_what_is_allocated(tmp_path, family, precision, device):
-    found, expected, inference = measured(tmp_path, device, family, precision)
+    found, expected, inference = measured(tmp_path, device, family, precision, **SIZES[device])
     assert close(found.parameters, expected["parameters"], 0.02)
     assert close(found.gradients, expected["gradients"], 0.02)
     assert close(found.optimizer, expected["optimizer"], 0.05)
-    extra = extra_of_norms(family, device)
+    extra_of_one = extra_of_norm(family, device, **SIZES[device])
+    extra = extra_of_one * (2 * SIZES[device]["layers"] + 1)
     assert close(found.saved, expected["activations"] + expected["autocast_copies"] + expected["loss"] / 3 + extra, 0.1)
     assert close(found.peak, expected["peak"] + extra, 0.1)
-    assert close(found.inference, inference["peak"], 0.15)
+    assert close(found.inference, inference["peak"] + extra_of_one, 0.15)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_estimates_match_with_activation_checkpointing(tmp_path, precision, device):
-    found, expected, _ = measured(tmp_path, device, "gpt2", precision, checkpointing=True)
-    assert close(found.saved, expected["activations"] + expected["autocast_copies"] + expected["loss"] / 3, 0.15)
+    found, expected, _ = measured(tmp_path, device, "gpt2", precision, checkpointing=True, **SIZES[device])
+    # Copies of weights are dropped with what is computed again, except that of the head.
+    copies = 2 * SIZES[device]["vocabulary"] * SIZES[device]["width"] if precision == "bf16" else 0
+    assert close(found.saved, expected["activations"] + copies + expected["loss"] / 3, 0.1)
     assert close(found.peak, expected["peak"], 0.15)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_large_vocabulary_dominates(tmp_path, device):
     found, expected, _ = measured(tmp_path, device, "gpt2", "fp32", batch=2, length=128, layers=2, width=64,
-                                  vocabulary=20000)
+                              vocabulary=20000)
     assert close(found.peak, expected["peak"], 0.1)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_small_batch_peaks_at_the_end_of_backward(tmp_path, device):
-    found, expected, _ = measured(tmp_path, device, "gpt2", "fp32", batch=1, length=16, layers=4, width=256)
+    found, expected, _ = measured(tmp_path, device, "gpt2", "fp32", batch=1, length=16, layers=4, width=256,
+                              vocabulary=512)
     assert close(found.peak, expected["peak"], 0.1)

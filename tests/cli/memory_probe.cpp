@@ -209,6 +209,17 @@ nlohmann::json config_of(const Sizes& sizes) {
           {"architectures", {sizes.family == "bert" ? "BertForMaskedLM" : "LlamaForCausalLM"}}};
 }
 
+// Lets the libraries of a GPU allocate what they keep, in this thread and in that of backward.
+void warm_up(at::Device device) {
+  if (device.is_cpu()) return;
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const auto options = at::TensorOptions(device).dtype(type);
+    const at::Tensor weight = at::ones({64, 64}, options).requires_grad_();
+    const at::Tensor bias = at::ones({64}, options).requires_grad_();
+    at::linear(at::linear(at::ones({2, 64, 64}, options), weight, bias), weight).sum().backward();
+  }
+}
+
 int run(const std::vector<std::string>& words) {
   const auto number = [&](std::size_t i) { return std::stoll(words.at(i)); };
   const std::string folder = words.at(1);
@@ -229,6 +240,7 @@ int run(const std::vector<std::string>& words) {
   accelerant::save_model(net, folder);
   std::ofstream(folder + "/config.json") << config_of(sizes);
 
+  warm_up(device);
   Meter meter(device);
   const int64_t nothing = meter.now();
   for (const at::Tensor& parameter : net->parameters()) {

@@ -1,7 +1,7 @@
 #include "accelerant/paging/empty_weights.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <malloc.h>
+#include <accelerant/checkpoint/models.h>
 #include <torch/torch.h>
 
 #include <chrono>
@@ -11,6 +11,7 @@
 
 #include "support/expect_error.h"
 #include "support/on_device.h"
+#include "support/temp_folder.h"
 
 namespace {
 
@@ -488,6 +489,44 @@ TEST_P(Materialize, GivesMemoryToEmptyTensorsOnly) {
   sgd.step();
   EXPECT_TRUE(torch::equal(net.empty->weight, weight - 0.5)) << "the optimizer has the tensors";
   EXPECT_TRUE(materialize(net, device()).empty());
+}
+
+// Two names of one weight, of which a file holds one.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    table = register_parameter("table", torch::randn({4, 3}));
+    head = register_parameter("head", table);
+    scale = register_parameter("scale", torch::ones({3}));
+  }
+  at::Tensor table, head, scale;
+};
+TORCH_MODULE(Tied);
+
+TEST_P(Materialize, IsFollowedByLoading) {
+  const TempFolder folder;
+  const Tied saved;
+  accelerant::save_model(saved, folder.path());
+  const Tied empty = init_empty_weights([] { return Tied(); });
+  materialize(empty, device());
+  accelerant::load_checkpoint_in_model(empty, folder.path());
+  EXPECT_TRUE(torch::equal(empty->head.cpu(), saved->head));
+  EXPECT_TRUE(empty->table.is_same(empty->head));
+
+  const Tied placed = init_empty_weights([] { return Tied(); });
+  accelerant::load_checkpoint_in_model(placed, folder.path(), {.device_map = {{"", device()}}});
+  EXPECT_TRUE(torch::equal(placed->head.cpu(), saved->head));
+  EXPECT_TRUE(placed->table.requires_grad() && placed->table.is_leaf());
+  EXPECT_EQ(placed->scale.device(), device());
+}
+
+TEST(MaterializeErrors, LoadingNeedsMemory) {
+  const TempFolder folder;
+  accelerant::save_model(Tied(), folder.path());
+  const Tied empty = init_empty_weights([] { return Tied(); });
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { accelerant::load_checkpoint_in_model(empty, folder.path()); }),
+               "materialize"));
+  EXPECT_TRUE(empty->table.is_meta());
 }
 
 TEST(MaterializeErrors, NoMemoryOnMeta) {
