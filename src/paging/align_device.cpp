@@ -4,20 +4,30 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/paging/empty_weights.h"
+#include "paging/residency.h"
 #include "tensor/storage_move.h"
 
 namespace accelerant {
 namespace {
 
-void require_values(const std::string& name, const at::Tensor& tensor, c10::Device device) {
-  if (!tensor.is_meta() && !device.is_meta()) return;
-  throw Error(ErrorDetails{.problem = "align_module_device cannot move " + name,
-                           .expected = "a tensor with values, and a device that keeps them",
-                           .got = tensor.is_meta() ? "a tensor on the meta device"
-                                                   : "the meta device as the place to go",
-                           .hint = tensor.is_meta() ? "give it memory with materialize() and load "
-                                                      "or initialise its values first"
-                                                    : "pass a device such as cpu or cuda:0"});
+void require_movable(const std::string& name, const at::Tensor& tensor, c10::Device device) {
+  const bool is_paged = paging::is_paged(tensor);
+  if (!is_paged && !tensor.is_meta() && !device.is_meta()) return;
+  ErrorDetails details{.problem = "align_module_device cannot move " + name};
+  if (is_paged) {
+    details.expected = tensor.device().str() + ", where this offloaded parameter is used";
+    details.got = device.str();
+    details.hint = "pass that device or none, or end the offload with undo_offload() first";
+  } else if (tensor.is_meta()) {
+    details.expected = "a tensor with values";
+    details.got = "one on the meta device";
+    details.hint = "give it memory with materialize() and load or initialise its values first";
+  } else {
+    details.expected = "a device that keeps values, such as cpu or cuda:0";
+    details.got = device.str();
+    details.hint = "values cannot come back from the meta device";
+  }
+  throw Error(details);
 }
 
 // Tensors of one home at a time, so that those that share a storage do so afterwards.
@@ -36,13 +46,15 @@ void move_all(const std::vector<at::Tensor>& tensors, c10::Device device) {
 AlignedModule::AlignedModule(torch::nn::Module& module, std::optional<c10::Device> device,
                              const AlignOptions& options)
     : exceptions_(std::uncaught_exceptions()) {
-  if (!device) return;
   std::vector<at::Tensor> tensors;
+  std::vector<at::Tensor> offloaded;
   const auto add = [&](const auto& items) {
     for (const auto& item : items) {
       const at::Tensor& tensor = item.value();
-      if (!tensor.defined() || is_on(tensor, *device)) continue;
-      require_values(item.key(), tensor, *device);
+      if (!tensor.defined()) continue;
+      if (paging::is_paged(tensor)) offloaded.push_back(tensor);
+      if (!device || is_on(tensor, *device)) continue;
+      require_movable(item.key(), tensor, *device);
       if (!StorageMove::can_move(tensor)) continue;
       tensors.push_back(tensor);
       homes_.emplace_back(tensor, tensor.device());
@@ -50,7 +62,10 @@ AlignedModule::AlignedModule(torch::nn::Module& module, std::optional<c10::Devic
   };
   add(module.named_parameters(options.recurse));
   if (options.include_buffers) add(module.named_buffers(options.recurse));
-  move_all(tensors, *device);
+  if (!offloaded.empty()) {
+    residency_ = std::make_shared<paging::Residency>(offloaded, paging::Access::write);
+  }
+  if (device) move_all(tensors, *device);
 }
 
 AlignedModule::~AlignedModule() noexcept(false) {

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <accelerant/checkpoint/models.h>
+#include <accelerant/paging/offload.h>
 #include <torch/torch.h>
 
 #include <chrono>
@@ -581,6 +582,23 @@ TEST_P(AlignModule, MovesThereAndBackWithItsValues) {
   for (const auto& item : net->named_buffers()) EXPECT_TRUE(item.value().device().is_cpu());
   const auto nothing = align_module_device(*linear);
   EXPECT_TRUE(linear->weight.device().is_cpu());
+}
+
+TEST_P(AlignModule, HoldsWhatIsOffloaded) {
+  torch::nn::Linear net(512, 512);
+  const at::Tensor before = net->weight.detach().clone();
+  accelerant::cpu_offload(*net, {.execution_device = device()});
+  {
+    const auto aligned = align_module_device(net, device());
+    EXPECT_NE(net->weight.data_ptr(), nullptr) << "code may read addresses";
+    const torch::NoGradGuard no_grad;
+    net->weight.add_(1);
+  }
+  if (on_cuda()) {
+    EXPECT_THROW(align_module_device(net, at::kCPU), accelerant::Error);
+  }
+  accelerant::undo_offload(*net);
+  EXPECT_TRUE(torch::equal(net->weight.cpu(), before + 1));
 }
 
 TEST(AlignModuleErrors, MetaHasNoValues) {

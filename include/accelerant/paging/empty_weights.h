@@ -158,8 +158,11 @@ struct AlignOptions {
 };
 
 // A scope in which the parameters of a module are on a device. Afterwards they are back where they
-// were, with the values they then have. Throws Error if a parameter is on the meta device, or is
-// to go there, because values cannot come back from there.
+// were, with the values they then have. Offloaded parameters (paging/offload.h) are in the memory of
+// their execution device meanwhile, where also code that reads their addresses finds them.
+//
+// Throws Error if a parameter is on the meta device or is to go there, because values cannot come
+// back from there, and if an offloaded one is to go to a device other than its own.
 class [[nodiscard]] AlignedModule {
  public:
   AlignedModule(torch::nn::Module& module, std::optional<c10::Device> device,
@@ -170,10 +173,11 @@ class [[nodiscard]] AlignedModule {
 
  private:
   std::vector<std::pair<at::Tensor, c10::Device>> homes_;
+  std::shared_ptr<void> residency_;  // of those that are offloaded
   int exceptions_;
 };
 
-// device: std::nullopt changes nothing.
+// device: std::nullopt moves nothing, but holds what is offloaded.
 inline AlignedModule align_module_device(torch::nn::Module& module,
                                          std::optional<c10::Device> device = std::nullopt,
                                          const AlignOptions& options = {}) {
