@@ -1,5 +1,6 @@
 // AcceleratorOptions::offload.optimizer: only where things are and when they move changes, not what
 // is computed.
+#include <ATen/DeviceAccelerator.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function_hook.h>
 
@@ -411,6 +412,37 @@ TEST_P(OffloadOnDevice, CopiesAreInOrder) {
     return parameters;
   };
   EXPECT_TRUE(all_close(train(true), train(false), 1e-6));
+}
+
+// Gradients leave while backward computes others, and the states never come.
+TEST_P(OffloadOnDevice, TheDeviceHoldsLittleMoreThanTheWeights) {
+  if (!on_cuda()) GTEST_SKIP() << "memory of the CPU is not counted";
+  auto* const allocator = at::getDeviceAllocator(at::kCUDA);
+  const auto peak_in_weights = [&](bool offload) {
+    torch::nn::Sequential net;
+    for (int i = 0; i < 12; ++i) net->push_back(torch::nn::Linear(2048, 2048));
+    int64_t weights = 0;
+    for (const at::Tensor& parameter : net->parameters()) {
+      weights += static_cast<int64_t>(parameter.nbytes());
+    }
+    allocator->emptyCache();
+    const int64_t before = allocator->getDeviceStats(0).allocated_bytes.at(0).current;
+    accelerant::AcceleratorOptions options{.device = device()};
+    options.offload.optimizer = offload;
+    Accelerator accelerator(options);
+    torch::optim::AdamW adamw(net->parameters(), 0.001);
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    allocator->resetPeakStats(0);
+    for (int i = 0; i < 3; ++i) {
+      accelerator.backward(model(full({4, 2048}, 1)).square().mean());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const int64_t peak = allocator->getDeviceStats(0).allocated_bytes.at(0).peak - before;
+    return static_cast<double>(peak) / static_cast<double>(weights);
+  };
+  EXPECT_GT(peak_in_weights(false), 3.5);  // weights, gradients, two moments
+  EXPECT_LT(peak_in_weights(true), 1.5);
 }
 
 ON_EVERY_DEVICE(OffloadOnDevice);

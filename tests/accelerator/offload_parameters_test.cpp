@@ -120,13 +120,37 @@ TEST_P(OffloadParameters, NeedAnOffloadedOptimizer) {
 
 ON_EVERY_DEVICE(OffloadParameters);
 
-RANK_TEST(OffloadParametersRanks, AreRefused, 2) {
+RANK_TEST(OffloadParametersRanks, AreOnlyEvaluated, 2) {
   auto options = on_cpu();
   options.offload = {.parameters = true, .optimizer = true};
   Accelerator accelerator(options);
-  Scale net;
+  OffloadedNet net;
   EXPECT_TRUE(contains(whole_error_of([&] { accelerator.prepare(net); }),
-                       "Parameters cannot be paged in several processes"));
+                       "Parameters cannot be paged in several processes that train them"));
+  const auto model = accelerator.prepare_model(net, {.evaluation_mode = true});
+  const torch::NoGradGuard no_grad;
+  EXPECT_TRUE(model(torch::ones({2, 18})).equal(net->forward(torch::ones({2, 18}))));
+}
+
+// Parameters that the program pages itself stay as they are.
+TEST(PagedByTheProgram, AreTrained) {
+  const auto train = [](bool pages) {
+    torch::manual_seed(3);
+    OffloadedNet net;
+    std::optional<accelerant::paging::Pager> pager;
+    if (pages) pager.emplace(accelerant::paging::plan_units(*net, {.small_parameter = 0}));
+    torch::optim::SGD sgd(net->out->parameters(), 0.1);
+    Accelerator accelerator(on_cpu());
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    EXPECT_EQ(is_paged(net->out->weight), pages);
+    for (int i = 0; i < 3; ++i) {
+      accelerator.backward(model(torch::ones({2, 18})).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    return net->out->weight.detach().clone();
+  };
+  EXPECT_TRUE(train(true).equal(train(false)));
 }
 
 }  // namespace

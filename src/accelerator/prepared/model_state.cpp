@@ -87,7 +87,9 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   }
   // Before the exchange of gradients is set up: its buffers use the layout of the parameters.
   if (core->options.performance.channels_last && !are_paged) make_channels_last(named);
-  if (core->options.offload.parameters && !are_paged) page_parameters(*core);
+  if (core->options.offload.parameters && !are_paged) {
+    page_parameters(*core, options.evaluation_mode);
+  }
   parameters_ = named.values();
   require_device(parameters_, *core);
 
@@ -101,14 +103,14 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   core->scaler.name_parameters(named, number == 0 ? "" : c10::str("model_", number, "."));
 }
 
-void ModelState::page_parameters(const Core& core) {
-  if (core.world->size() > 1) {
-    throw Error(
-        ErrorDetails{.problem = "Parameters cannot be paged in several processes",
-                     .expected = "one process with offload.parameters",
-                     .got = c10::str(core.world->size(), " processes"),
-                     .hint = "offload.optimizer and offload.activations work with several; leave "
-                             "offload.parameters out"});
+void ModelState::page_parameters(const Core& core, bool is_for_evaluation) {
+  if (core.world->size() > 1 && !is_for_evaluation) {
+    throw Error(ErrorDetails{
+        .problem = "Parameters cannot be paged in several processes that train them",
+        .expected = "one process with offload.parameters",
+        .got = c10::str(core.world->size(), " processes"),
+        .hint = "offload.optimizer and offload.activations work with several; leave "
+                "offload.parameters out, or prepare it with {.evaluation_mode = true}"});
   }
   const torch::nn::Module* const module = module_->nn_module();
   if (module == nullptr) {

@@ -58,7 +58,7 @@ class ModelState {
   void forget() { core_.reset(); }
 
  private:
-  void page_parameters(const Core& core);
+  void page_parameters(const Core& core, bool is_for_evaluation);
   void make_parallel(const Core& core, const StateDict& named);
 
   std::weak_ptr<Core> core_;
