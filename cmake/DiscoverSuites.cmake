@@ -4,8 +4,8 @@
 # would take most of the time of a run. Tests that need a GPU (their names end with /cuda) are a test of their own, which
 # CTest counts as skipped where there is none. A suite in which some tests are skipped has passed; the log names them.
 #
-# As a script, after the program was built, with -D program=... -D name=... -D output=...: writes the file that CTest
-# includes.
+# As a script, after the program was built, with -D program=... -D name=... -D output=... and perhaps -D label=...:
+# writes the file that CTest includes.
 
 if(CMAKE_SCRIPT_MODE_FILE)
   execute_process(COMMAND ${program} --gtest_list_tests OUTPUT_VARIABLE listed RESULT_VARIABLE failure TIMEOUT 60)
@@ -32,9 +32,13 @@ if(CMAKE_SCRIPT_MODE_FILE)
     endif()
   endforeach()
 
+  set(properties "TIMEOUT 600 SKIP_RETURN_CODE 77")
+  if(label)
+    string(APPEND properties " LABELS ${label}")
+  endif()
   macro(register test filter)
     string(APPEND script "add_test([==[${test}]==] [==[${program}]==] [==[--gtest_filter=${filter}]==])\n"
-      "set_tests_properties([==[${test}]==] PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)\n")
+      "set_tests_properties([==[${test}]==] PROPERTIES ${properties})\n")
   endmacro()
 
   foreach(suite IN LISTS suites)
@@ -51,12 +55,17 @@ endif()
 
 set(ACCELERANT_DISCOVER_SUITES "${CMAKE_CURRENT_LIST_FILE}")
 
-# accelerant_discover_suites(target)
+# accelerant_discover_suites(target [LABEL label])
 function(accelerant_discover_suites target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "")
+  set(label "")
+  if(arg_LABEL)
+    set(label -D label=${arg_LABEL})
+  endif()
   set(output "${CMAKE_CURRENT_BINARY_DIR}/${target}_suites.cmake")
   set(include "${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake")
   add_custom_command(TARGET ${target} POST_BUILD
-    COMMAND ${CMAKE_COMMAND} -D program=$<TARGET_FILE:${target}> -D name=${target} -D output=${output}
+    COMMAND ${CMAKE_COMMAND} -D program=$<TARGET_FILE:${target}> -D name=${target} -D output=${output} ${label}
             -P ${ACCELERANT_DISCOVER_SUITES}
     BYPRODUCTS ${output}
     VERBATIM)

@@ -102,10 +102,10 @@ void Timeline::stop() {
 }
 
 Timeline::Span::Span(const Timeline& timeline, SpanName name, SpanName category, uint8_t phase)
-    : thread_(&timeline.this_thread()),
-      name_(timeline.state_->keep(name)),
-      category_(timeline.state_->keep(category)),
-      recording_(thread_->keep_up()) {
+    : thread_(&timeline.this_thread()), recording_(thread_->keep_up()) {
+  // After keep_up: another thread may start a recording, which drops the names of the one before.
+  name_ = timeline.state_->keep(name);
+  category_ = timeline.state_->keep(category);
   Span*& innermost = thread_->innermost;
   const auto waits = static_cast<uint8_t>(Phase::exchange);
   const bool is_part = phase == waits && innermost != nullptr &&

@@ -54,7 +54,7 @@ TEST(OwnProcess, ObjectsOfTheParentAreNotDestroyedInAChild) {
 }
 
 TEST(OwnProcess, AChildHasItsOwnStatics) {
-  OnePerProcess<int> number;
+  static OnePerProcess<int> number;
   number.get() = 5;
   const pid_t child = fork();
   if (child == 0) {
@@ -74,6 +74,7 @@ TEST(OwnProcess, ThreadsAgreeOnTheOneOfTheirProcess) {
     for (int*& each : seen) threads.emplace_back([&] { each = &number.get(); });
     for (std::thread& thread : threads) thread.join();
     for (const int* each : seen) EXPECT_EQ(each, seen[0]);
+    accelerant::detail::never_destroy(seen[0]);
   }
 }
 

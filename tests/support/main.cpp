@@ -3,6 +3,14 @@
 
 #include "support/ranks.h"
 
+#ifdef __SANITIZE_ADDRESS__
+#include "accelerant/core/detail/own_process.h"
+
+// Memory that only threads of its parent point to looks lost to a forked child.
+extern "C" int __lsan_is_turned_off();  // NOLINT: the name that LeakSanitizer calls
+extern "C" int __lsan_is_turned_off() { return accelerant::detail::forks() == 0 ? 0 : 1; }
+#endif
+
 namespace {
 
 // What CTest takes for "skipped" (SKIP_RETURN_CODE in cmake/DiscoverSuites.cmake).
