@@ -338,6 +338,30 @@ TEST_P(OffloadOnDevice, TrainsTheSame) {
   }
 }
 
+// Gradients that have left must come back to be added to.
+TEST_P(OffloadOnDevice, SeveralBackwardsAddUp) {
+  const auto train = [&](Keeping keeping, bool clears, bool set_to_none) {
+    OffloadSetup setup = setup_with(keeping);
+    setup.options.gradient_accumulation = {.steps = 1};
+    setup.make = all_fused_kinds()[1];
+    OffloadedTraining training(setup);
+    for (int i = 0; i < 5; ++i) {
+      training.accelerator.backward(training.loss_of(full({2, 18}, 0.1 * i)));
+      if (i % 2 == 1) training.accelerator.backward(training.loss_of(full({2, 18}, 0.3)));
+      if (i == 3) training.accelerator.clip_grad_value_(training.model, 0.2);
+      training.optimizer.step();
+      if (clears) training.optimizer.zero_grad(set_to_none);
+    }
+    return training.state();
+  };
+  for (const bool clears : {true, false}) {
+    for (const bool set_to_none : {true, false}) {
+      EXPECT_TRUE(all_close(train(Keeping::on_host, clears, set_to_none),
+                            train(Keeping::beside, clears, set_to_none), 1e-4));
+    }
+  }
+}
+
 TEST_P(OffloadOnDevice, EverythingIsWhereItBelongs) {
   OffloadSetup setup = setup_with(Keeping::on_host);
   setup.type = at::kBFloat16;
