@@ -1,8 +1,10 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -143,12 +145,30 @@ void load_parts(paging::Division& division, c10::Device main_device, Loading& lo
   loading.load();
 }
 
+// The parameters as they will be, without memory.
+std::vector<NamedParameter> converted(const std::vector<NamedParameter>& parameters,
+                                      std::optional<c10::ScalarType> dtype) {
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> known;  // tied ones stay tied
+  std::vector<NamedParameter> result;
+  for (const auto& [name, parameter] : parameters) {
+    at::Tensor& empty = known[parameter.unsafeGetTensorImpl()];
+    if (!empty.defined()) {
+      const bool is_converted = dtype && parameter.is_floating_point();
+      empty = at::empty(parameter.sizes(), at::TensorOptions(kMeta).dtype(
+                                               is_converted ? *dtype : parameter.scalar_type()));
+    }
+    result.push_back({name, empty});
+  }
+  return result;
+}
+
 void require_folder(const paging::Division& division, const paging::FileTensors& known,
-                    const std::string& checkpoint) {
+                    const std::string& checkpoint, std::optional<c10::ScalarType> dtype) {
   std::vector<NamedParameter> in_files;
   for (const paging::HomedUnit& unit : division.units) {
     if (unit.home.kind != paging::Home::Kind::file) continue;
-    in_files.insert(in_files.end(), unit.plan.parameters.begin(), unit.plan.parameters.end());
+    const auto parameters = converted(unit.plan.parameters, dtype);
+    in_files.insert(in_files.end(), parameters.begin(), parameters.end());
   }
   const std::vector<std::string> missing = paging::missing_from(known, in_files);
   if (missing.empty()) return;
@@ -173,7 +193,9 @@ void load_divided(torch::nn::Module& module, const DeviceMap& map, Loading& load
         [&](const NamedParameter& named) { return loading.value_of(named); });
   };
   paging::Division division = paging::divide(module, request);
-  if (options.offload_folder.empty()) require_folder(division, known, checkpoint);
+  if (options.offload_folder.empty()) {
+    require_folder(division, known, checkpoint, options.dtype);
+  }
   if (options.dtype) convert_all(state_of(module), *options.dtype);
   load_parts(division, request.execution_device, loading);
   paging::OffloadedModel::attach(paging::plan_offload(std::move(division), request));

@@ -3,6 +3,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "accelerant/core/error.h"
@@ -117,8 +118,9 @@ void Engine::attach(PlannedUnit& planned) {
   lock.unlock();  // operators on parameters take it
 
   for (AttachedParameter& parameter : parameters_.back()) {
-    put_on_storage(parameter.tensor, unit->storages[parameter.part], /*is_paged=*/true);
-    parameter.gradient_hook = watch_gradient(parameter.tensor, unit);
+    at::Tensor tensor = parameter.lock();
+    put_on_storage(tensor, unit->storages[parameter.part], /*is_paged=*/true);
+    parameter.gradient_hook = watch_gradient(tensor, unit);
   }
 }
 
@@ -178,6 +180,10 @@ void Engine::detach(std::optional<c10::Device> device) {
 // Values are copied before anything changes, so that a failure leaves the unit as it was.
 void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lock) {
   std::vector<AttachedParameter>& parameters = parameters_[unit.index];
+  const bool is_unused = std::ranges::all_of(unit.storages, [](const c10::Storage& storage) {
+    return storage.use_count() == 1;  // the parameters are gone, and all aliases of them
+  });
+  if (is_unused) return release(unit, lock);
   enter(unit, {}, lock);
   std::vector<at::Tensor> values(unit.storages.size());
   std::vector<c10::Device> targets(unit.storages.size(), device.value_or(options_.device));
@@ -213,9 +219,10 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
     const bool stays = targets[i] == options_.device;
     if (stays) compat::give_memory(*storages[i].unsafeGetStorageImpl(), memory_of(values[i]));
     for (AttachedParameter& parameter : parameters) {
-      if (parameter.part != i || !has_paging_key(parameter.tensor)) continue;
-      if (storage_of(parameter.tensor) != storages[i].unsafeGetStorageImpl()) continue;
-      put_on_storage(parameter.tensor, stays ? storages[i] : values[i].storage(),
+      at::Tensor tensor = parameter.part == i ? parameter.lock() : at::Tensor();
+      if (!tensor.defined() || !has_paging_key(tensor)) continue;
+      if (storage_of(tensor) != storages[i].unsafeGetStorageImpl()) continue;
+      put_on_storage(tensor, stays ? storages[i] : values[i].storage(),
                      /*is_paged=*/false);
     }
     storages[i].unsafeGetStorageImpl()->set_resizable(true);

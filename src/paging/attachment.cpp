@@ -107,7 +107,7 @@ std::vector<PlannedUnit> lay_out(const std::vector<UnitPlan>& plans) {
       owner.layout.parts[place->second.part].names.push_back(named.name);
       if (known.try_emplace(parameter.unsafeGetTensorImpl(), index).second) {
         owner.parameters.push_back({.name = named.name,
-                                    .tensor = parameter,
+                                    .tensor = WeakTensor(parameter.getIntrusivePtr()),
                                     .part = place->second.part,
                                     .origin = parameter.device()});
       }
@@ -140,7 +140,8 @@ void put_on_storage(at::Tensor& parameter, c10::Storage storage, bool is_paged) 
 
 bool is_attached(const AttachedParameter& parameter, const UnitState& unit) {
   const c10::StorageImpl* const storage = unit.storages[parameter.part].unsafeGetStorageImpl();
-  return has_paging_key(parameter.tensor) && storage_of(parameter.tensor) == storage;
+  const at::Tensor tensor = parameter.lock();
+  return !tensor.defined() || (has_paging_key(tensor) && storage_of(tensor) == storage);
 }
 
 at::Tensor bytes_of(const c10::Storage& storage) {

@@ -4,10 +4,12 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
+#include <c10/core/UndefinedTensorImpl.h>
 
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "paging/unit.h"
@@ -15,13 +17,22 @@
 
 namespace accelerant::paging {
 
-// A parameter, once, however many names it has.
+using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+// A parameter, once, however many names it has. Borrowed: what owns a Pager may itself be owned by
+// the parameters.
 struct AttachedParameter {
   std::string name = {};           // the first one
-  at::Tensor tensor = {};          // the program's
+  WeakTensor tensor;               // the program's, which may drop it
   std::size_t part = 0;            // of its unit: its storage
   c10::Device origin = c10::kCPU;  // where it was before
   std::shared_ptr<void> gradient_hook = {};
+
+  // The parameter; undefined if it is gone.
+  at::Tensor lock() const {
+    auto held = tensor.lock();
+    return held ? at::Tensor(std::move(held)) : at::Tensor();
+  }
 };
 
 struct PlannedUnit {
@@ -39,7 +50,7 @@ std::vector<PlannedUnit> lay_out(const std::vector<UnitPlan>& plans);
 // version stay; a gradient moves along.
 void put_on_storage(at::Tensor& parameter, c10::Storage storage, bool is_paged);
 
-// Whether the parameter still uses the storage it was given, through the pager.
+// Whether the parameter still uses the storage it was given, through the pager, if it still exists.
 bool is_attached(const AttachedParameter& parameter, const UnitState& unit);
 
 // The bytes of a storage, as a tensor. The storage must have memory.

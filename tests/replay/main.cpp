@@ -19,6 +19,7 @@ const std::map<std::string, std::function<json(const json&)>> kTopics = {
     {"autocast", replay::replay_autocast},
     {"collectives", replay::replay_collectives},
     {"fused", replay::replay_fused},
+    {"dispatch", replay::replay_dispatch},
     {"models", replay::replay_models},
     {"nn", replay::replay_nn},
     {"optimizer_state", replay::replay_optimizer_state},

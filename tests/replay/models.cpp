@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-torch::ScalarType type_from(const std::string& name) {
+torch::ScalarType stored_type_from(const std::string& name) {
   static const std::map<std::string, torch::ScalarType> types = {
       {"float64", torch::kFloat64},
       {"float32", torch::kFloat32},
@@ -37,7 +37,7 @@ torch::ScalarType type_from(const std::string& name) {
 
 std::optional<torch::ScalarType> optional_type(const json& value) {
   if (value.is_null()) return std::nullopt;
-  return type_from(value);
+  return stored_type_from(value);
 }
 
 accelerant::StateDict tensors_from(const json& tensors) {
@@ -49,7 +49,7 @@ accelerant::StateDict tensors_from(const json& tensors) {
       continue;
     }
     const auto shape = tensor.at("shape").get<std::vector<int64_t>>();
-    state.insert(name, torch::empty(shape, type_from(tensor.at("dtype"))));
+    state.insert(name, torch::empty(shape, stored_type_from(tensor.at("dtype"))));
   }
   return state;
 }

@@ -9,6 +9,7 @@ namespace replay {
 nlohmann::json replay_accumulate(const nlohmann::json& document);
 nlohmann::json replay_collectives(const nlohmann::json& document);
 nlohmann::json replay_device_map(const nlohmann::ordered_json& document);
+nlohmann::json replay_dispatch(const nlohmann::json& document);
 nlohmann::json replay_fused(const nlohmann::json& document);
 nlohmann::json replay_models(const nlohmann::json& document);
 nlohmann::json replay_nn(const nlohmann::json& document);

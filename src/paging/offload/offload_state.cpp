@@ -1,8 +1,12 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
+#include "accelerant/core/error.h"
 #include "accelerant/paging/offload.h"
+#include "core/texts.h"
 #include "paging/offload/offloaded_model.h"
 #include "paging/residency.h"
 
@@ -13,8 +17,18 @@ bool has_offloaded_params(const ModelArgument& model) {
 }
 
 void verify_offload(const ModelArgument& model) {
+  const std::vector<std::string> strays = paging::OffloadedModel::strays_of(model.module());
+  if (!strays.empty()) {
+    throw Error(ErrorDetails{
+        .problem = "Weights of an offloaded model do not come and go any more",
+        .expected = "weights that stay on their device and keep their type",
+        .got = "new memory for " + list_text(strays, 5),
+        .hint =
+            "the model was moved with Module::to(), or a weight was replaced by set_data(): call "
+            "undo_offload() before that, and offload the model again afterwards"});
+  }
   for (const auto& offloaded : paging::OffloadedModel::of(model.module())) {
-    offloaded->verify();
+    offloaded->pager().verify();
   }
 }
 

@@ -1,32 +1,107 @@
 #include "paging/offload/offloaded_model.h"
 
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
-#include "accelerant/core/error.h"
-#include "core/texts.h"
 #include "paging/residency.h"
 #include "tensor/storage_move.h"
 
 namespace accelerant::paging {
 namespace {
 
-// What a parameter carries. Aliases of it, such as results of detach(), carry it too: their memory
-// is the model's.
-struct Owner final : c10::BackendMeta {
-  explicit Owner(std::shared_ptr<OffloadedModel> owned) : model(std::move(owned)) {}
+using Hook = torch::autograd::PostAccumulateGradHook;
 
-  std::shared_ptr<OffloadedModel> model;
+// How a parameter owns its model. Of all that is attached to a tensor, only what belongs to autograd
+// goes when the tensor does, even if weak pointers to it remain, and stays when set_data() replaces
+// everything else. One that is there already runs first.
+class Owner final : public Hook {
+ public:
+  Owner(std::shared_ptr<OffloadedModel> model, std::unique_ptr<Hook> first)
+      : model_(std::move(model)), first_(std::move(first)) {}
+
+  void operator()(const torch::autograd::Variable& parameter) override {
+    if (first_) (*first_)(parameter);
+  }
+
+  bool owns(const OffloadedModel* model) const { return model_.get() == model; }
+  std::unique_ptr<Hook> take_first() { return std::move(first_); }
+
+ private:
+  std::shared_ptr<OffloadedModel> model_;
+  std::unique_ptr<Hook> first_;
 };
 
-const Owner* owner_of(const at::Tensor& tensor) {
-  return tensor.defined() ? dynamic_cast<Owner*>(tensor.unsafeGetTensorImpl()->get_backend_meta())
-                          : nullptr;
+void add_owner(const at::Tensor& tensor, const std::shared_ptr<OffloadedModel>& model) {
+  std::unique_ptr<Hook> first;
+  if (torch::autograd::impl::get_autograd_meta(tensor) != nullptr) {
+    first = std::move(torch::autograd::impl::post_acc_grad_hooks(tensor));
+  }
+  torch::autograd::impl::set_post_acc_grad_hooks(tensor,
+                                                 std::make_unique<Owner>(model, std::move(first)));
 }
+
+void remove_owner(const at::Tensor& tensor, const OffloadedModel* model) {
+  if (torch::autograd::impl::get_autograd_meta(tensor) == nullptr) return;
+  std::unique_ptr<Hook>& hook = torch::autograd::impl::post_acc_grad_hooks(tensor);
+  auto* const own = dynamic_cast<Owner*>(hook.get());
+  // Under a hook that came later it stays, and keeps what little an undone model has.
+  if (own != nullptr && own->owns(model)) hook = own->take_first();
+}
+
+// The models of tensors, and whether they came and went.
+class Directory {
+ public:
+  struct Entry {
+    WeakTensor tensor;  // keeps the address from being used again
+    std::weak_ptr<OffloadedModel> model;
+    bool wanders;
+  };
+
+  static Directory& instance() {
+    static auto* const directory = new Directory();  // never destroyed: parameters may be static
+    return *directory;
+  }
+
+  void add(const at::Tensor& tensor, const std::shared_ptr<OffloadedModel>& model, bool wanders) {
+    const std::lock_guard lock(mutex_);
+    entries_.insert_or_assign(tensor.unsafeGetTensorImpl(),
+                              Entry{WeakTensor(tensor.getIntrusivePtr()), model, wanders});
+  }
+
+  void prune() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(entries_, [](const auto& item) { return item.second.tensor.expired(); });
+  }
+
+  void forget(const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex_);
+    entries_.erase(tensor.unsafeGetTensorImpl());
+  }
+
+  std::shared_ptr<OffloadedModel> model_of(const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(tensor.unsafeGetTensorImpl());
+    return found == entries_.end() ? nullptr : found->second.model.lock();
+  }
+
+  bool wanders(const at::Tensor& tensor) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(tensor.unsafeGetTensorImpl());
+    return found != entries_.end() && found->second.wanders;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<const c10::TensorImpl*, Entry> entries_;
+};
 
 at::Tensor locked(const WeakTensor& tensor) {
   auto held = tensor.lock();
@@ -37,12 +112,11 @@ at::Tensor locked(const WeakTensor& tensor) {
 
 std::shared_ptr<OffloadedModel> OffloadedModel::attach(OffloadPlan plan) {
   std::shared_ptr<OffloadedModel> model(new OffloadedModel());
+  Directory::instance().prune();
   StorageMove move(plan.pager.device);
   std::vector<at::Tensor> to_move;
-  std::vector<at::Tensor> all;
   for (const NamedParameter& other : plan.others) {
     const at::Tensor& tensor = other.parameter;
-    all.push_back(tensor);
     if (!StorageMove::can_move(tensor) || is_on(tensor, plan.pager.device)) continue;
     if (std::ranges::any_of(to_move, [&](const auto& known) { return known.is_same(tensor); })) {
       continue;
@@ -50,60 +124,60 @@ std::shared_ptr<OffloadedModel> OffloadedModel::attach(OffloadPlan plan) {
     move.prepare(tensor);
     to_move.push_back(tensor);
   }
+  // Before the Pager, whose own hooks then lie above, and go first.
+  for (const NamedParameter& other : plan.others) model->sign(other.parameter, false);
   for (const UnitPlan& unit : plan.units) {
-    for (const NamedParameter& named : unit.parameters) {
-      all.push_back(named.parameter);
-      model->paged_.push_back({named.name, WeakTensor(named.parameter.getIntrusivePtr())});
-    }
+    for (const NamedParameter& named : unit.parameters) model->sign(named.parameter, true);
   }
-  model->pager_ = std::make_unique<Pager>(std::move(plan.units), plan.pager);
+  try {
+    model->pager_ = std::make_unique<Pager>(std::move(plan.units), plan.pager);
+  } catch (...) {
+    model->unsign();
+    throw;
+  }
   for (const at::Tensor& tensor : to_move) {
     model->moved_.push_back({WeakTensor(tensor.getIntrusivePtr()), tensor.device()});
     move.move(tensor);
   }
-  model->sign(all);
   return model;
 }
 
-void OffloadedModel::sign(const std::vector<at::Tensor>& tensors) {
-  const auto owner = c10::make_intrusive<Owner>(shared_from_this());
-  for (const at::Tensor& tensor : tensors) {
+void OffloadedModel::sign(const at::Tensor& tensor, bool wanders) {
+  if (!tensor.defined() || tensor.is_inference()) return;
+  if (Directory::instance().model_of(tensor).get() == this) return;
+  add_owner(tensor, shared_from_this());
+  Directory::instance().add(tensor, shared_from_this(), wanders);
+  signed_.emplace_back(tensor.getIntrusivePtr());
+}
+
+void OffloadedModel::unsign() {
+  for (const WeakTensor& weak : signed_) {
+    const at::Tensor tensor = locked(weak);
     if (!tensor.defined()) continue;
-    tensor.unsafeGetTensorImpl()->set_backend_meta(owner);
-    signed_.emplace_back(tensor.getIntrusivePtr());
+    remove_owner(tensor, this);
+    Directory::instance().forget(tensor);
   }
+  signed_.clear();
 }
 
 std::vector<std::shared_ptr<OffloadedModel>> OffloadedModel::of(const torch::nn::Module& module) {
   std::vector<std::shared_ptr<OffloadedModel>> models;
-  const auto add = [&](const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& tensor : tensors) {
-      const Owner* const owner = owner_of(tensor);
-      if (owner == nullptr || !owner->model->pager_) continue;
-      if (std::ranges::find(models, owner->model) == models.end()) models.push_back(owner->model);
-    }
-  };
-  add(module.parameters());
-  add(module.buffers());
+  for (const at::Tensor& parameter : module.parameters()) {
+    auto model = Directory::instance().model_of(parameter);
+    if (!model || !model->pager_) continue;
+    if (std::ranges::find(models, model) == models.end()) models.push_back(std::move(model));
+  }
   return models;
 }
 
-void OffloadedModel::verify() const {
-  std::vector<std::string> left;
-  for (const Paged& paged : paged_) {
-    const at::Tensor tensor = locked(paged.tensor);
-    if (tensor.defined() && !is_paged(tensor)) left.push_back(paged.name);
+std::vector<std::string> OffloadedModel::strays_of(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_parameters()) {
+    if (!is_paged(item.value()) && Directory::instance().wanders(item.value())) {
+      names.push_back(item.key());
+    }
   }
-  if (!left.empty()) {
-    throw Error(ErrorDetails{
-        .problem = "Weights of an offloaded model do not come and go any more",
-        .expected = "weights that keep their memory's place and type",
-        .got = "new memory for " + list_text(left, 5),
-        .hint =
-            "the model was moved with Module::to(), or a weight was replaced by set_data(): call "
-            "undo_offload() before that, and offload the model again afterwards"});
-  }
-  pager_->verify();
+  return names;
 }
 
 void OffloadedModel::undo(std::optional<c10::Device> device) {
@@ -126,16 +200,8 @@ void OffloadedModel::undo(std::optional<c10::Device> device) {
     }
   }
   moved_.clear();
-  paged_.clear();
   pager_.reset();
-  for (const WeakTensor& weak : signed_) {
-    const at::Tensor tensor = locked(weak);
-    const Owner* const owner = owner_of(tensor);
-    if (owner != nullptr && owner->model == self) {
-      tensor.unsafeGetTensorImpl()->set_backend_meta(nullptr);
-    }
-  }
-  signed_.clear();
+  unsign();
 }
 
 void OffloadedModel::leave_device() {

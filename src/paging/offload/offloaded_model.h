@@ -5,7 +5,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/UndefinedTensorImpl.h>
 
 #include <atomic>
 #include <functional>
@@ -14,11 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "paging/attachment.h"
 #include "paging/pager.h"
 
 namespace accelerant::paging {
-
-using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 struct OffloadPlan {
   std::vector<UnitPlan> units = {};         // what comes and goes
@@ -34,13 +32,13 @@ class OffloadedModel : public std::enable_shared_from_this<OffloadedModel> {
   // Those whose parameters the module has.
   static std::vector<std::shared_ptr<OffloadedModel>> of(const torch::nn::Module& module);
 
+  // Parameters of the module that came and went, and do not any more, although nobody called undo().
+  static std::vector<std::string> strays_of(const torch::nn::Module& module);
+
   OffloadedModel(const OffloadedModel&) = delete;
   OffloadedModel& operator=(const OffloadedModel&) = delete;
 
   const Pager& pager() const { return *pager_; }
-
-  // Throws Error that names parameters which no longer come and go.
-  void verify() const;
 
   void undo(std::optional<c10::Device> device);
 
@@ -58,16 +56,11 @@ class OffloadedModel : public std::enable_shared_from_this<OffloadedModel> {
 
   OffloadedModel() = default;
 
-  struct Paged {
-    std::string name;
-    WeakTensor tensor;
-  };
-
-  void sign(const std::vector<at::Tensor>& tensors);
+  void sign(const at::Tensor& tensor, bool wanders);
+  void unsign();
 
   std::unique_ptr<Pager> pager_;  // null once undone
-  std::vector<Paged> paged_;
-  std::vector<Moved> moved_;  // others, that were elsewhere
+  std::vector<Moved> moved_;      // others, that were elsewhere
   std::vector<WeakTensor> signed_;
   std::atomic<bool> is_used_ = false;
 };

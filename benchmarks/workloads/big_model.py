@@ -1,0 +1,57 @@
+"""Forward passes of a model whose weights are in host memory or in mapped files (big_model.cpp, and Accelerate in
+big_model.py).
+
+On a GPU the floor is a plain copy of the weights from pinned host memory: the time of a forward cannot be less. On a CPU
+it is the forward of the resident model, and files are used in place. Files are in the page cache.
+"""
+
+import functools
+import tempfile
+
+from rounds import Case, Contender
+
+PROGRAMS = ("bench-big-model",)
+
+
+def folder(settings):
+    """Removed when the interpreter ends."""
+    if "big model" not in settings.shared:
+        settings.shared["big model"] = tempfile.TemporaryDirectory()
+    return settings.shared["big model"].name
+
+
+def contender(settings, side, form, size, tokens, budget):
+    is_theirs = side in ("accelerate", "pinned")
+    command = settings.script("big_model.py") if is_theirs else [settings.program("bench-big-model")]
+    worker = settings.worker(f"big model {side}", [*command, settings.device])
+    request = ("transfer", settings.seconds) if form == "transfer" else ("forward", tokens, settings.seconds)
+    placed = "host" if form == "transfer" else form
+
+    def prepare():
+        worker.ask("prepare", placed, size, budget, f"{folder(settings)}/{side}", deadline=settings.patience)
+        return {}
+
+    return Contender(prepare=prepare, measure=lambda: worker.ask(*request, deadline=settings.patience)["seconds"])
+
+
+def contenders(settings, forms, size, tokens, budget):
+    settings.close()  # the memory of the models before
+    return {side: contender(settings, side, form, size, tokens, budget) for side, form in forms.items()}
+
+
+def cases(settings):
+    if settings.device == "cpu":
+        rows = [("mapped/linear", "24 layers of 16 MiB from mapped files, batch 256", "linear", 256, 96,
+                 {"ours": "disk", "copied": "copied", "floor": "resident", "accelerate": "disk"}),
+                ("resident/gpt2", "GPT-2 small, everything fits, 256 tokens", "gpt2", 256, 0,
+                 {"ours": "watched", "floor": "resident"})]
+    else:
+        rows = [("host/8b", "Llama 8B shapes from host memory, 4 GB budget, 16 tokens", "8b", 16, 4096,
+                 {"ours": "host", "floor": "transfer", "accelerate": "host", "pinned": "pinned"}),
+                ("mapped/8b", "Llama 8B shapes from mapped files, 4 GB budget, 16 tokens", "8b", 16, 4096,
+                 {"ours": "disk", "floor": "transfer"}),
+                ("resident/gpt2", "GPT-2 small, everything fits, 1024 tokens", "gpt2", 1024, 0,
+                 {"ours": "watched", "floor": "resident"})]
+    for key, title, size, tokens, budget, forms in rows:
+        yield Case(f"big_model/{key}", title, "ms",
+                   functools.partial(contenders, settings, forms, size, tokens, budget))
