@@ -2,6 +2,7 @@
 #include <functional>
 #include <new>
 #include <set>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/options.h"
@@ -29,8 +30,8 @@ class Verifier {
       verify_checkpoint(path);
     } else if (const auto checkpoint = list_one(path)) {
       verify_listed(*checkpoint);
-    } else if (const auto project = list_project(path)) {
-      for (const ListedCheckpoint& one : project->checkpoints) verify_listed(one);
+    } else if (auto project = list_project(path)) {
+      verify_project(path, *std::move(project));
     } else {
       verify_folder(path);
     }
@@ -54,6 +55,7 @@ class Verifier {
     }
     if (problem && !removable.empty() && !path_exists(removable)) {
       std::printf("%-7s  %s\n", "removed", printable(removable).c_str());
+      has_removed_ = true;
       return false;
     }
     ++files_;
@@ -64,6 +66,16 @@ class Verifier {
       show_error(problem->find(path) == std::string::npos ? path + ": " + *problem : *problem);
     }
     return true;
+  }
+
+  // A training may remove everything that was listed before it is read. Then there is newer work.
+  void verify_project(const std::string& path, CheckpointList project) {
+    for (int attempts_left = 20;; --attempts_left) {
+      has_removed_ = false;
+      for (const ListedCheckpoint& one : project.checkpoints) verify_listed(one);
+      if (files_ > 0 || !has_removed_ || attempts_left == 0) return;
+      project = list_project(path).value_or(CheckpointList());
+    }
   }
 
   void verify_listed(const ListedCheckpoint& listed) {
@@ -164,6 +176,7 @@ class Verifier {
 
   std::size_t files_ = 0;
   std::size_t problems_ = 0;
+  bool has_removed_ = false;  // the training, while they were read
 };
 
 }  // namespace

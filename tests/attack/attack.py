@@ -75,8 +75,8 @@ class Run:
         self.log = folder / name
         self.processes = processes
         self.id = uuid.uuid4().hex
-        self.temporary = folder / f"temporary_{name}"
-        self.temporary.mkdir(exist_ok=True)
+        self.temporary = folder / f"temporary_{self.id}"
+        self.temporary.mkdir()
         command = [PROGRAM, str(self.log), *(f"{key}={value}" for key, value in settings.items())]
         if processes > 1 or launcher_options:
             options = ["--cpu", "--num-processes", str(processes), *map(str, launcher_options)]
@@ -135,6 +135,11 @@ class Run:
             if rank is not None and parent_of(pid) == self.process.pid:
                 found[int(rank)] = pid
         return found
+
+    def suspend(self):
+        """Not for a launcher."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        wait_until(lambda: state_of(self.process.pid) == "T", "stopped")
 
     def finish(self, deadline=DEADLINE):
         """Its exit code. Nobody may outlive it."""

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "attack/mutation.h"
+#include "support/expect_error.h"
 #include "support/parameter_hash.h"
 #include "support/random_seed.h"
 #include "support/temp_folder.h"
@@ -52,7 +53,8 @@ struct Counted {
             .tensors = {{"square", torch::full({3}, calls * calls)}}};
   }
   void load_state_dict(const accelerant::NamedState& state) {
-    calls = state.values->at("calls").get<int64_t>() + state.tensors["square"][0].item<int64_t>();
+    calls = state.values->at("calls").get<int64_t>();
+    if (state.tensors["square"][0].item<int64_t>() != calls * calls) throw Error("not a square");
   }
 };
 
@@ -78,7 +80,6 @@ class Training {
     for (const int64_t epoch : accelerator_.epochs(100)) {
       int step = 0;
       for (auto&& [batch] : loader_) {
-        const auto window = accelerator_.accumulate(model_);
         hash = 31 * hash + static_cast<uint64_t>(epoch) + step_with(batch);
         if (saves.contains(++step)) accelerator_.save_state();
         if (step == steps) break;
@@ -110,6 +111,7 @@ class Training {
                                                     accelerant::data::LoaderOptions{}));
 
   uint64_t step_with(const at::Tensor& batch) {
+    const auto window = accelerator_.accumulate(model_);
     const at::Tensor loss = torch::dropout(model_(batch), 0.5, true).square().mean();
     accelerator_.backward(loss);
     optimizer_.step();
@@ -160,6 +162,9 @@ Resumed resume(const std::string& project) {
   return {.from = training.resumed(), .hash = training.train(2)};
 }
 
+// A path that exists but cannot be looked at is no missing file: the training does not begin.
+const std::string kUnknown = "a link to itself instead of manifest.json";
+
 TEST(Mutations, OfTheNewestCheckpoint) {
   const Quiet quiet;
   const TempFolder folder;
@@ -184,6 +189,11 @@ TEST(Mutations, OfTheNewestCheckpoint) {
   for (int number = 0; number < count && !HasFailure(); ++number) {
     const Mutation mutation(newest, files, others, random);
     SCOPED_TRACE(std::to_string(number) + ": " + mutation.text());
+    if (mutation.text().find(kUnknown) != std::string::npos) {
+      const std::string error = whole_error_of([&] { resume(folder.path()); });
+      EXPECT_TRUE(contains(error, newest + "/manifest.json cannot be accessed"));
+      continue;
+    }
     const Resumed found = resume(folder.path());
     if (found.from == "checkpoint_0") {
       EXPECT_EQ(found, earlier);
@@ -218,6 +228,19 @@ uint64_t hash_of_all(const StateDict& tensors) {
   return hash;
 }
 
+// Whether no damaged value got into tensors that began as those of model 7 and were to become those
+// of model 0.
+bool each_value_is_old_or_new(const StateDict& tensors) {
+  const StateDict before = tensors_of_a_model(7);
+  const StateDict after = tensors_of_a_model(0);
+  bool is_so = true;
+  for (const auto& item : tensors) {
+    const at::Tensor& value = item.value();
+    is_so &= (value.eq(before[item.key()]) | value.eq(after[item.key()])).all().item<bool>();
+  }
+  return is_so;
+}
+
 void mutate_model(const accelerant::SaveModelOptions& options, size_t expected_files) {
   const TempFolder folder;
   const std::string path = folder.path("model");
@@ -229,7 +252,6 @@ void mutate_model(const accelerant::SaveModelOptions& options, size_t expected_f
   const std::string list = "model.checksums.json";
   ASSERT_TRUE(files.contains(list));
   const uint64_t undamaged = hash_of_all(tensors_of_a_model(0));
-  const uint64_t untouched = hash_of_all(tensors_of_a_model(7));
 
   std::mt19937 random(random_seed());
   int harmless = 0;
@@ -246,7 +268,7 @@ void mutate_model(const accelerant::SaveModelOptions& options, size_t expected_f
     try {
       accelerant::load_checkpoint_in_model(target, path);
     } catch (const Error&) {
-      EXPECT_EQ(hash_of_all(target), untouched) << "a refused model has changed the tensors";
+      EXPECT_TRUE(each_value_is_old_or_new(target));
       continue;
     }
     EXPECT_EQ(hash_of_all(target), undamaged);
@@ -263,9 +285,9 @@ void mutate_model(const accelerant::SaveModelOptions& options, size_t expected_f
 }
 
 TEST(Mutations, OfAModel) { mutate_model({}, 2); }
-TEST(Mutations, OfAModelInShards) { mutate_model({.max_shard_size = "8KB"}, 6); }
+TEST(Mutations, OfAModelInShards) { mutate_model({.max_shard_size = "8KB"}, 5); }
 TEST(Mutations, OfAModelOfTorchSave) {
-  mutate_model({.max_shard_size = "8KB", .safe_serialization = false}, 6);
+  mutate_model({.max_shard_size = "8KB", .safe_serialization = false}, 5);
 }
 
 }  // namespace

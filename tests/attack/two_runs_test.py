@@ -14,7 +14,7 @@ import time
 
 import pytest
 from attack import (COMMAND, SEED, SETTINGS, Run, expect_clean, expect_no_damage, expect_same, extent, results_of, run,
-                    state_of, undisturbed, wait_until)
+                    send, undisturbed)
 
 RACES = extent("RACES", 1)
 IN_USE = re.compile(r"The project \S+ is in use: expected one run at a time, got process (\d+) on (\S+), since 20\S+Z")
@@ -92,8 +92,7 @@ def test_suspended_restarted_and_continued(tmp_path, expected, race, settings):
         if chooser.random() < 0.6:
             first.wait_for_save(settings["project"])
         time.sleep(chooser.choice([0, chooser.uniform(0, 0.03)]))
-        os.kill(first.process.pid, signal.SIGSTOP)
-        wait_until(lambda: state_of(first.process.pid) == "T", "stopped")
+        first.suspend()
 
         code, errors = run(tmp_path, settings, name="same_machine")
         assert code not in (0, 75), errors
@@ -111,7 +110,7 @@ def test_suspended_restarted_and_continued(tmp_path, expected, race, settings):
         assert not second.has_ended(), "too early for this test"
         assert code not in (0, 75), first.errors()
         assert "belongs to another run now: expected process" in first.errors(), first.errors()
-        expect_no_damage(settings["project"])
+        expect_no_damage(settings["project"])  # while the second one saves and removes
         assert second.finish() == 0, second.errors()
     finally:
         for one in filter(None, [first, second]):
@@ -132,7 +131,9 @@ def test_a_project_that_was_copied_with_its_lock(tmp_path, expected):
     settings = {**SETTINGS, "every": 1}
     first = Run(tmp_path, {**settings, "project": tmp_path / "project", "pace": 60}, name="first")
     first.wait_for_steps(4)
-    shutil.copytree(tmp_path / "project", tmp_path / "copy", ignore=lambda _, names: [n for n in names if ".tmp" in n])
+    first.suspend()
+    shutil.copytree(tmp_path / "project", tmp_path / "copy")
+    send(first.process.pid, signal.SIGCONT)
     code, errors = run(tmp_path, {**settings, "project": tmp_path / "copy"}, name="second")
     assert code not in (0, 75) and f"is a copy, remove {tmp_path / 'copy' / 'accelerant.lock'}" in errors, errors
     (tmp_path / "copy" / "accelerant.lock").unlink()
@@ -142,3 +143,19 @@ def test_a_project_that_was_copied_with_its_lock(tmp_path, expected):
     for log in first.log, tmp_path / "second":
         assert results_of(log, 1)[0]["model"] == expected(settings)[0]["model"]
     assert subprocess.run([COMMAND, "verify", tmp_path / "copy"], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_commands_beside_a_training(tmp_path, command):
+    """Checkpoints that the training removes while they are read are not damaged."""
+    project = tmp_path / "project"
+    training = Run(tmp_path, {**SETTINGS, "every": 1, "limit": 3, "epochs": 4, "project": project})
+    training.wait_for_steps(4)
+    calls, removed = 0, 0
+    while not training.has_ended():
+        done = subprocess.run([COMMAND, command, project], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        calls += 1
+        removed += done.stdout.count("removed  ")
+    assert training.finish() == 0, training.errors()
+    print(f"{calls} calls of accelerant {command}, {removed} checkpoints removed meanwhile")
