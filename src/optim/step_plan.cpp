@@ -53,6 +53,15 @@ void look_ahead(const std::vector<at::Tensor>& parameters, std::size_t from) {
   version_of(*gradient);
 }
 
+[[noreturn]] void refuse_early(const char* got) {
+  throw Error(ErrorDetails{
+      .problem = "A step is not the one that was begun during backward",
+      .expected = "step() right after backward(), with the same parameters, gradients and options",
+      .got = got,
+      .hint = "some states are already updated, so load a checkpoint before going on; set "
+              "AcceleratorOptions::offload.update_in_backward to false"});
+}
+
 }  // namespace
 
 bool& images_on_every_device() {
@@ -162,6 +171,7 @@ bool StepPlan::is_state_known() {
 }
 
 StepPlan::Readiness StepPlan::prepare() {
+  require_parameters_of_early();
   if (built_ && !is_state_known()) reload_ = true;
   // A graph has its own tables.
   if (!built_ || reload_ || capture_ != compat::current_capture(device_) || !look()) {
@@ -371,6 +381,19 @@ bool StepPlan::is_early(int32_t tensor) const {
   return early_.contains(slot.parameter.unsafeGetTensorImpl());
 }
 
+// Settling a parameter that was written would discard its update, but not that of its state.
+void StepPlan::require_parameters_of_early() const {
+  for (const auto& [parameter, early] : early_) {
+    const auto known = slots_.find(parameter);
+    if (known == slots_.end()) continue;  // check_early() misses its gradient
+    const Slot& slot = *known->second;
+    if (version_of(*parameter) != slot.parameter_version ||
+        parameter->unsafe_storage().unsafeGetStorageImpl() != slot.storage.unsafeGetStorageImpl()) {
+      refuse_early("a parameter that was changed after its update had begun");
+    }
+  }
+}
+
 void StepPlan::check_early(bool is_plain) {
   if (early_.empty()) return;
   const char* fault = is_plain ? nullptr : "clipping, a loss scale or a factor";
@@ -387,13 +410,7 @@ void StepPlan::check_early(bool is_plain) {
   }
   if (found != early_.size()) fault = "no gradient of a parameter that is already updated";
   if (!std::ranges::equal(early_groups_, groups_.host, same)) fault = "other learning rates";
-  if (fault == nullptr) return;
-  throw Error(ErrorDetails{
-      .problem = "A step is not the one that was begun during backward",
-      .expected = "step() right after backward(), with the same gradients and options",
-      .got = fault,
-      .hint = "some states are already updated, so load a checkpoint before going on; set "
-              "AcceleratorOptions::offload.update_in_backward to false"});
+  if (fault != nullptr) refuse_early(fault);
 }
 
 // Which parameters the graph contains is not known here.

@@ -167,6 +167,7 @@ class StepPlan {
   void bring_steps();
   void pack_gradients();
   static void settle_copies(Slot& slot);
+  void require_parameters_of_early() const;
   bool needs_image(const at::Tensor& parameter) const;
   c10::Device home_of(const at::Tensor& parameter) const;
   void divide_into_parts();

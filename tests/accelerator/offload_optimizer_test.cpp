@@ -4,6 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/function_hook.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <new>
+#include <optional>
+
+#include "accelerator/offload/host_gradients.h"
 #include "accelerator/offloaded_training.h"
 #include "support/expect_error.h"
 #include "support/gathered_log.h"
@@ -134,6 +140,53 @@ TEST(OffloadOptimizer, SeveralBackwardsOfAStep) {
       }
     }
   }
+}
+
+// After a step with several backwards they wait on the device, until a step has had one only.
+TEST(OffloadOptimizer, GradientsLeaveAgainAfterSeveralBackwardsOfAStep) {
+  OffloadedTraining training({.keeping = Keeping::apart});
+  at::Tensor& weight = training.net->out->weight;
+  const auto backward = [&] {
+    training.accelerator.backward(training.loss_of(torch::ones({2, 18})));
+  };
+  const auto leaves_in_a_step = [&] {
+    const at::Tensor gradient = torch::zeros_like(weight);
+    weight.mutable_grad() = gradient;
+    backward();
+    const bool has_left = !weight.grad().is_same(gradient);
+    training.optimizer.step();
+    training.optimizer.zero_grad();
+    return has_left;
+  };
+  EXPECT_TRUE(leaves_in_a_step());
+  for (int i = 0; i < 2; ++i) {
+    backward();
+    backward();
+    training.optimizer.step();
+    training.optimizer.zero_grad();
+  }
+  EXPECT_FALSE(leaves_in_a_step());
+  EXPECT_TRUE(leaves_in_a_step());
+}
+
+// A parameter may outlive the one that waits for its gradient, below the hook of another.
+TEST(OffloadOptimizer, HooksEndInAnyOrder) {
+  using accelerant::detail::HostGradients;
+  const KeepingScope scope(Keeping::apart);
+  const at::Tensor weight = torch::ones({3}).requires_grad_();
+  torch::optim::SGD sgd({weight}, 0.1);
+  alignas(HostGradients) std::byte memory[sizeof(HostGradients)];
+  auto* const first = new (memory) HostGradients(sgd);
+  first->begin_leaving();
+  std::optional<HostGradients> second(sgd);
+  second->begin_leaving();
+  first->~HostGradients();
+  std::ranges::fill(memory, std::byte{0xff});  // whatever still uses it fails
+  weight.sum().backward();
+  EXPECT_TRUE(weight.grad().equal(torch::ones({3})));
+  second.reset();
+  weight.sum().backward();
+  EXPECT_TRUE(weight.grad().equal(torch::full({3}, 2.0)));
 }
 
 TEST(OffloadOptimizer, BackwardsOfTheProgramsOwn) {

@@ -82,6 +82,19 @@ TEST(UpdateInBackward, WhatIsBegunMustBeFinished) {
          step(training);
        },
        "other learning rates"},
+      {[&](auto& training) {
+         {
+           const torch::NoGradGuard no_grad;
+           training.net->out->weight.mul_(0.5);
+         }
+         step(training);
+       },
+       "a parameter that was changed"},
+      {[&](auto& training) {
+         training.net->out->weight.set_data(torch::ones({3, 7}));
+         step(training);
+       },
+       "a parameter that was changed"},
       {[](auto& training) { training.optimizer.zero_grad(); }, "gradients are dropped in between"},
       {[](auto& training) { training.accelerator.drop_gradients(); },
        "gradients are dropped in between"},
@@ -110,6 +123,68 @@ TEST(UpdateInBackward, WhatIsBegunMustBeFinished) {
     for (int64_t i = 3; i < 5; ++i) training.batch(i);
     expect_bits(training.state(), expected.state());
   }
+}
+
+// The generator's backward reaches the discriminator, whose step does not follow.
+TEST(UpdateInBackward, OtherModelsOfABackwardWait) {
+  const auto train = [](Keeping keeping) {
+    const KeepingScope scope(keeping);
+    auto options = on_cpu();
+    options.warnings.slow_precision = false;
+    options.offload = {.optimizer = keeping != Keeping::beside,
+                       .update_in_backward = keeping != Keeping::beside};
+    Accelerator accelerator(options);
+    torch::manual_seed(3);
+    torch::nn::Linear generator(3, 4);
+    torch::nn::Linear discriminator(4, 1);
+    const auto of_generator = adamw()(generator->parameters());
+    const auto of_discriminator = adamw()(discriminator->parameters());
+    auto [g, d] = accelerator.prepare(generator, discriminator);
+    auto [g_optimizer, d_optimizer] = accelerator.prepare(*of_generator, *of_discriminator);
+    for (int i = 0; i < 4; ++i) {
+      const at::Tensor noise = torch::randn({5, 3});
+      {
+        auto window = accelerator.accumulate(d);
+        accelerator.backward(d(g(noise).detach()).square().mean());
+        d_optimizer.step();
+        d_optimizer.zero_grad();
+      }
+      auto window = accelerator.accumulate(g);
+      accelerator.backward(d(g(noise)).mean());
+      g_optimizer.step();
+      g_optimizer.zero_grad();
+      d_optimizer.zero_grad();
+    }
+    std::vector<at::Tensor> parameters = generator->parameters();
+    for (const at::Tensor& parameter : discriminator->parameters()) parameters.push_back(parameter);
+    return parameters;
+  };
+  expect_bits(train(Keeping::apart), train(Keeping::beside));
+}
+
+// One optimizer refuses the backward after another has begun to let its gradients leave.
+TEST(UpdateInBackward, NothingLeavesAfterARefusedBackward) {
+  const KeepingScope scope(Keeping::apart);
+  auto options = on_cpu();
+  options.offload = {.optimizer = true, .update_in_backward = true};
+  Accelerator accelerator(options);
+  torch::nn::Linear first(2, 2);
+  torch::nn::Linear second(2, 2);
+  const auto of_first = adamw()(first->parameters());
+  const auto of_second = adamw()(second->parameters());
+  auto [first_model, second_model] = accelerator.prepare(first, second);
+  auto [first_optimizer, second_optimizer] = accelerator.prepare(*of_first, *of_second);
+  const at::Tensor x = torch::ones({3, 2});
+  accelerator.backward(second_model(x).sum());  // the first step learns what there is
+  second_optimizer.step();
+  second_optimizer.zero_grad();
+  accelerator.backward(second_model(x).sum());
+  EXPECT_TRUE(contains(whole_error_of([&] { accelerator.backward(first_model(x).sum()); }),
+                       "another backward runs in between"));
+  const at::Tensor gradient = torch::zeros({2, 2});
+  first->weight.mutable_grad() = gradient;
+  first_model(x).sum().backward();
+  EXPECT_TRUE(first->weight.grad().is_same(gradient));
 }
 
 // A short window of a stream is corrected by a factor, so its updates wait for the step.

@@ -334,7 +334,10 @@ struct OffloadSettings {
   // updated cannot be taken back, so anything else is an Error from there on. Clipping, loss
   // scaling and `nonfinite` other than step need all gradients first and are an Error. Windows
   // whose gradients need a factor at their end (a short last window of a stream, losses by items),
-  // and gradients that processes exchange, are updated in step() all the same. Default: false.
+  // and gradients that processes exchange, are updated in step() all the same. So are those that
+  // the window of other models reaches, as the generator's backward reaches the discriminator; with
+  // several optimizers, name the models in accumulate(), since a backward outside every window, or
+  // in a window that names none, concerns all of them. Default: false.
   bool update_in_backward = false;
 };
 
@@ -371,7 +374,9 @@ struct AcceleratorOptions {
 
   // Keep a float32 copy of 16-bit parameters, and float32 moments: see
   // FusedStepOptions::master_weights. Only for optimizers that fused steps support; others are an
-  // Error. Default: false, as in PyTorch.
+  // Error. PrepareModelOptions::master_weights is the opposite: it makes the parameters themselves
+  // float32. Under fp16, trainable float16 parameters need that one; this one is for bfloat16
+  // parameters, or without a scaler. Default: false, as in PyTorch.
   bool master_weights = false;
 
   // What is kept in host memory. Default: nothing.

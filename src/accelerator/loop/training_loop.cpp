@@ -114,7 +114,7 @@ void run_backward(Core& core, Window* window, const at::Tensor& loss,
       optimizer->restart_watch();
     }
   });
-  leaving.begin_updates();
+  leaving.begin_updates(window);
   const at::Tensor scaled = core.scales_loss() ? core.scaler.scale(loss) : loss;
   detail::run_exchanging(core, scaled, options.create_graph, [&] {
     torch::autograd::backward({scaled}, {options.gradient}, options.retain_graph,

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -34,22 +35,26 @@ std::vector<int64_t> strides_for_gradients_of(const at::Tensor& parameter) {
 
 }  // namespace
 
-// libtorch has one such hook per tensor; one that is there already runs first.
+// libtorch has one such hook per tensor; one that is there already runs first. A hook that came
+// later keeps this one for as long as the parameter lives: it does nothing once it is detached.
 class HostGradients::Hook final : public autograd::PostAccumulateGradHook {
  public:
-  Hook(HostGradients& owner, std::unique_ptr<autograd::PostAccumulateGradHook> first)
+  Hook(const std::shared_ptr<HostGradients*>& owner,
+       std::unique_ptr<autograd::PostAccumulateGradHook> first)
       : owner_(owner), first_(std::move(first)) {}
 
   void operator()(const autograd::Variable& parameter) override {
     if (first_) (*first_)(parameter);
-    owner_.note_final(parameter);
+    if (const auto owner = owner_.lock()) (*owner)->note_final(parameter);
   }
 
-  bool belongs_to(const HostGradients& owner) const { return &owner_ == &owner; }
+  bool belongs_to(const std::shared_ptr<HostGradients*>& owner) const {
+    return owner_.lock() == owner;
+  }
   std::unique_ptr<autograd::PostAccumulateGradHook> take_first() { return std::move(first_); }
 
  private:
-  HostGradients& owner_;
+  std::weak_ptr<HostGradients*> owner_;
   std::unique_ptr<autograd::PostAccumulateGradHook> first_;
 };
 
@@ -62,11 +67,12 @@ HostGradients::~HostGradients() {
   for (auto& [key, entry] : entries_) detach(entry);
 }
 
-void HostGradients::detach(Entry& entry) const {
-  if (!entry.has_hook) return;
+void HostGradients::detach(Entry& entry) {
+  if (!entry.hook_owner) return;
   auto& hook = autograd::impl::post_acc_grad_hooks(entry.parameter);
   auto* const own = dynamic_cast<Hook*>(hook.get());
-  if (own != nullptr && own->belongs_to(*this)) hook = own->take_first();
+  if (own != nullptr && own->belongs_to(entry.hook_owner)) hook = own->take_first();
+  entry.hook_owner.reset();
 }
 
 bool HostGradients::may_leave(const at::Tensor& gradient) {
@@ -85,9 +91,10 @@ void HostGradients::attach() {
     present.insert(parameter.unsafeGetTensorImpl());
     if (!parameter.requires_grad() || !parameter.is_leaf()) return;
     Entry& entry = entry_of(parameter);
-    if (std::exchange(entry.has_hook, true)) return;
+    if (entry.hook_owner) return;
+    entry.hook_owner = std::make_shared<HostGradients*>(this);
     auto& hook = autograd::impl::post_acc_grad_hooks(parameter);
-    hook = std::make_unique<Hook>(*this, std::move(hook));
+    hook = std::make_unique<Hook>(entry.hook_owner, std::move(hook));
   });
   for (auto known = entries_.begin(); known != entries_.end();) {
     const bool is_gone = !present.contains(known->first);
@@ -210,25 +217,42 @@ bool HostGradients::take_back_all() {
 }
 
 LeavingGradients::LeavingGradients(Core& core) : core_(&core) {
-  for (const auto& optimizer : core.optimizers.all()) optimizer->begin_backward();
+  try {
+    for (const auto& optimizer : core.optimizers.all()) optimizer->begin_backward();
+  } catch (...) {
+    give_up();  // no destructor will
+    throw;
+  }
 }
 
-void LeavingGradients::begin_updates() const {
-  for (const auto& optimizer : core_->optimizers.all()) optimizer->begin_updates();
+void LeavingGradients::begin_updates(const Window* window) const {
+  for (const auto& optimizer : core_->optimizers.all()) optimizer->begin_updates(window);
 }
 
+// All of them, even if one fails: what still leaves would leave in every later backward.
 void LeavingGradients::finish() {
   Core& core = *std::exchange(core_, nullptr);
-  for (const auto& optimizer : core.optimizers.all()) optimizer->end_backward();
+  std::exception_ptr first_failure;
+  for (const auto& optimizer : core.optimizers.all()) {
+    try {
+      optimizer->end_backward();
+    } catch (...) {
+      if (!first_failure) first_failure = std::current_exception();
+    }
+  }
+  if (first_failure) std::rethrow_exception(first_failure);
 }
 
-LeavingGradients::~LeavingGradients() {
-  if (core_ == nullptr) return;
+void LeavingGradients::give_up() noexcept {
   try {
     finish();
   } catch (const std::exception&) {
     // The device has failed, which the exception on its way says too.
   }
+}
+
+LeavingGradients::~LeavingGradients() {
+  if (core_ != nullptr) give_up();
 }
 
 }  // namespace accelerant::detail

@@ -24,7 +24,7 @@ class Optimizer;
 namespace accelerant::detail {
 
 struct Core;
-
+struct Window;
 class UpdateThread;
 
 class HostGradients {
@@ -55,8 +55,8 @@ class HostGradients {
 
   struct Entry {
     at::Tensor parameter = {};
-    at::Tensor on_host = {};  // the memory for its gradients
-    bool has_hook = false;
+    at::Tensor on_host = {};                               // the memory for its gradients
+    std::shared_ptr<HostGradients*> hook_owner = nullptr;  // for its hook; null without one
   };
 
   // The copies from one device.
@@ -72,7 +72,7 @@ class HostGradients {
   static bool may_leave(const at::Tensor& gradient);
   Entry& entry_of(const at::Tensor& parameter);
   void attach();
-  void detach(Entry& entry) const;
+  static void detach(Entry& entry);
   void note_final(const at::Tensor& parameter);
   void leave(Entry& entry);
   static void make_room(Entry& entry, const at::Tensor& gradient);
@@ -97,13 +97,15 @@ class LeavingGradients {
   LeavingGradients(const LeavingGradients&) = delete;
   LeavingGradients& operator=(const LeavingGradients&) = delete;
 
-  // The backward is about to run: updates may follow it.
-  void begin_updates() const;
+  // The backward is about to run: updates may follow it. `window`: the open one, or null.
+  void begin_updates(const Window* window) const;
 
   // Waits for the copies and updates. Otherwise, after an exception, the destructor does.
   void finish();
 
  private:
+  void give_up() noexcept;
+
   Core* core_;
 };
 

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <exception>
+#include <utility>
 
 #include "accelerant/core/error.h"
 #include "accelerator/capture/graphed_optimizer.h"
@@ -172,6 +174,7 @@ void OptimizerState::note_stepped(StepResult result) {
   core->scaler_updates.note_checks();
   used_gradients_ = fingerprint_of_gradients(*optimizer_);
   backwards_at_last_step_ = core->counts.backwards;
+  if (std::exchange(backwards_at_boundary_, 0) == 1) gradients_come_back_ = false;
   if (window_) window_->stepped = window_->gathered.used = true;
   watch_.after_step();
   core->skip_watch.look(*core);
@@ -190,14 +193,16 @@ void OptimizerState::begin_backward() {
   const auto& own = ownership().models;
   const bool are_exchanged = std::ranges::any_of(
       own, [](const ModelState* model) { return model->parallel() != nullptr; });
-  if (is_at_boundary() && !are_exchanged && !gradients_come_back_) {
-    host_gradients_->begin_leaving();
-  }
+  if (!is_at_boundary()) return;
+  ++backwards_at_boundary_;
+  if (!are_exchanged && !gradients_come_back_) host_gradients_->begin_leaving();
 }
 
-// Not if the gradients still need a factor, since it comes after the backward.
-void OptimizerState::begin_updates() {
+// Not if the gradients still need a factor, since it comes after the backward. And not in the
+// window of other models, even if its backward reaches these parameters: no step follows.
+void OptimizerState::begin_updates(const Window* window) {
   if (!updates_ || !host_gradients_->is_leaving()) return;
+  if (window != nullptr && !is_concerned_by(*window)) return;
   if (window_) {
     Gathered gathered = window_->gathered;
     if (gathered.form != Gathered::Form::mean || correction_of(gathered, {}).is_needed()) return;
@@ -210,8 +215,14 @@ void OptimizerState::begin_updates() {
 }
 
 void OptimizerState::end_backward() {
-  if (host_gradients_) host_gradients_->end_leaving();
+  std::exception_ptr failure;
+  try {
+    if (host_gradients_) host_gradients_->end_leaving();
+  } catch (...) {
+    failure = std::current_exception();
+  }
   if (updates_) updates_->finish();
+  if (failure) std::rethrow_exception(failure);
 }
 
 void OptimizerState::refuse_with_early_updates(const char* what) const {
@@ -234,7 +245,8 @@ void OptimizerState::take_gradients_back() {
   const bool were_used = has_used_gradients();
   const bool were_cleared = has_cleared_gradients();
   if (!host_gradients_->take_back_all()) return;
-  // Another backward of the same step: from now on they wait for the step on the device.
+  // Another backward of the same step: from now on they wait for the step on the device, until a
+  // step has had one backward only.
   if (!were_used && !were_cleared) gradients_come_back_ = true;
   note_moved_gradients(were_used, were_cleared);
 }

@@ -65,9 +65,9 @@ class OptimizerState {
   void note_backward();
 
   // Around every backward of the Accelerator, if the optimizer's state is in host memory: see
-  // HostGradients.
+  // HostGradients. `window`: the open one, or null.
   void begin_backward();
-  void begin_updates();
+  void begin_updates(const Window* window);
   void end_backward();
 
   // Around every backward of the Accelerator: notices mistakes. `window`: the open one, or null.
@@ -178,6 +178,7 @@ class OptimizerState {
   OptimizerStep step_;
   std::unique_ptr<HostGradients> host_gradients_;  // null if the state is beside the parameters
   bool gradients_come_back_ = false;               // several backwards add to them
+  int64_t backwards_at_boundary_ = 0;              // since the last step
   std::shared_ptr<UpdateThread> updates_;          // null unless updates begin in backward
   bool in_closure_ = false;
   bool loose_parameters_;
