@@ -63,7 +63,7 @@ TEST_P(PagerStreams, ABlockIsNotFilledAgainBeforeItsReadersAreDone) {
 }
 
 TEST_P(PagerStreams, MemoryIsNotReadBeforeItsContentsHaveArrived) {
-  const int64_t elements = 16 << 20;
+  const int64_t elements = on_cuda() ? 16 << 20 : 1 << 16;  // on a GPU a copy takes milliseconds
   auto units = numbered_units(6, elements);
   std::vector<at::Tensor> copies;
   {
@@ -95,20 +95,6 @@ TEST_P(PagerStreams, ChangesAreStoredBehindTheOperatorsThatMadeThem) {
     const auto expected = torch::full({elements}, 8.F * float(i + 1));
     EXPECT_TRUE(torch::equal(units[i].parameters[0].parameter.cpu(), expected)) << i;
   }
-}
-
-TEST_P(PagerStreams, StoringChangesDoesNotReadWhatComesAfter) {
-  const int64_t elements = 16 << 20;
-  auto units = numbered_units(1, elements);
-  Pager pager(units, {.device = device(), .zero_copy = false});
-  const auto& parameter = units[0].parameters[0].parameter;
-  for (int round = 0; round < 4; ++round) {
-    delay();
-    parameter.add_(1);
-    pager.flush();
-    parameter.add_(1);
-  }
-  EXPECT_TRUE(torch::equal(parameter.cpu(), torch::full({elements}, 9.F)));
 }
 
 // --- On the CPU, with threads ---------------------------------------------------------------------

@@ -184,9 +184,9 @@ TEST_P(PagerBudget, UnchangedUnitsAreNotStored) {
   EXPECT_EQ(pager->statistics().write_backs, 0U);
   const at::NoGradGuard no_grad;
   for (const auto& weight : model->weights) weight.mul_(2);
-  pager->flush();
+  pager->evict_all();
   EXPECT_EQ(pager->statistics().write_backs, 4U);
-  pager->flush();
+  pager->evict_all();
   EXPECT_EQ(pager->statistics().write_backs, 4U);
 }
 
@@ -284,7 +284,7 @@ TEST_P(PagerFailures, ChangesThatCannotBeStoredStayInMemory) {
   model->weights[0].fill_(7);
   sources[0]->fails = true;
   EXPECT_TRUE(contains(whole_error_of([&] { model->weights[1].sum(); }), "the disk is full"));
-  EXPECT_TRUE(contains(whole_error_of([&] { pager->flush(); }), "the disk is full"));
+  EXPECT_TRUE(contains(whole_error_of([&] { pager->evict_all(); }), "the disk is full"));
   EXPECT_EQ(model->weights[0].sum().item<float>(), 7 * 256);
   sources[0]->fails = false;
   EXPECT_NEAR(model->weights[1].sum().item<float>(), 25.6, 1e-3);
