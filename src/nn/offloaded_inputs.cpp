@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "compat/device.h"
 
 namespace accelerant::nn::detail {
 namespace {
@@ -173,6 +174,8 @@ bool OffloadedInputs::takes(const at::Tensor& input) {
       !input.is_non_overlapping_and_dense() || input.is_neg() || input.is_conj()) {
     return false;
   }
+  // The replays of a graph would not run the host's part of it.
+  if (compat::current_capture(input.device()) != 0) return false;
   if (offloads_on_every_device()) return true;
   return !input.is_cpu() && input.nbytes() >= kWorthSending;
 }

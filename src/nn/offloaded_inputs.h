@@ -37,7 +37,7 @@ class OffloadedInputs : public std::enable_shared_from_this<OffloadedInputs> {
   static std::shared_ptr<OffloadedInputs> next();
 
   // Whether the tensor is worth it: a result of the forward that nothing else need keep, on another
-  // device, and not tiny.
+  // device, not tiny, and not in a CUDA graph that is being captured.
   static bool takes(const at::Tensor& input);
 
   // Lets autograd keep the input here.

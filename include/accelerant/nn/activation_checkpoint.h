@@ -66,6 +66,9 @@ struct CheckpointOptions {
   // computation. They come back while backward works on the checkpoint that was called after this
   // one. Only for inputs on a GPU of at least 64 KiB that are themselves results of the forward:
   // not for its first input or for masks. Checkpoints inside a checkpoint have nothing to keep.
+  // Each checkpoint has a copy of its own: an input that many share, such as the output of an
+  // encoder that every block of a decoder reads, is copied once for each, so use false there. Has
+  // no effect while a CUDA graph is captured, as by Accelerator::capture(): the inputs stay.
   // Default: AcceleratorOptions::offload.activations in the forward of a prepared model, else
   // false.
   std::optional<bool> offload_inputs = std::nullopt;
