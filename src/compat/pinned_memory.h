@@ -22,16 +22,22 @@ namespace accelerant::compat {
 #if defined(ACCELERANT_WITH_CUDA)
 namespace detail {
 
-inline void free_pinned(void* memory) {
+// Any thread may free the memory, whatever its current device is.
+inline void free_pinned(void* memory, c10::Device device) {
   // A copy may still be running. Errors mean that the device is gone, and the copies with it.
+  int before = device.index();
+  (void)cudaGetDevice(&before);
+  (void)cudaSetDevice(device.index());
   (void)cudaDeviceSynchronize();
+  (void)cudaSetDevice(before);
   (void)cudaHostUnregister(memory);
   (void)cudaGetLastError();
   std::free(memory);
 }
 
-inline at::Tensor empty_pinned_exactly(at::IntArrayRef sizes, at::IntArrayRef strides,
-                                       at::ScalarType type, std::size_t bytes) {
+inline at::Tensor empty_pinned_exactly(c10::Device device, at::IntArrayRef sizes,
+                                       at::IntArrayRef strides, at::ScalarType type,
+                                       std::size_t bytes) {
   constexpr std::size_t kPage = 4096;
   void* const memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
   const cudaError_t failure =
@@ -45,7 +51,9 @@ inline at::Tensor empty_pinned_exactly(at::IntArrayRef sizes, at::IntArrayRef st
         .got = memory == nullptr ? "too little memory" : cudaGetErrorString(failure),
         .hint = "offload less, or let the process have more memory and lock it: ulimit -l"});
   }
-  return at::from_blob(memory, sizes, strides, free_pinned, at::TensorOptions().dtype(type));
+  return at::from_blob(
+      memory, sizes, strides, [device](void* freed) { free_pinned(freed, device); },
+      at::TensorOptions().dtype(type));
 }
 
 }  // namespace detail
@@ -53,7 +61,7 @@ inline at::Tensor empty_pinned_exactly(at::IntArrayRef sizes, at::IntArrayRef st
 
 // Uninitialised memory for a dense tensor in the layout given by `strides`, pinned if `device` is a
 // GPU. Large tensors take as much as they need: what torch's allocator pins is rounded up to a
-// power of two. Freeing a large one waits for the GPUs.
+// power of two. Freeing a large one waits for `device`.
 inline at::Tensor empty_on_host_for(c10::Device device, at::IntArrayRef sizes,
                                     at::IntArrayRef strides, at::ScalarType type) {
 #if defined(ACCELERANT_WITH_CUDA)
@@ -61,7 +69,7 @@ inline at::Tensor empty_on_host_for(c10::Device device, at::IntArrayRef sizes,
   std::size_t bytes = c10::elementSize(type);
   for (const int64_t size : sizes) bytes *= static_cast<std::size_t>(size);
   if (device.is_cuda() && bytes >= kLarge) {
-    return detail::empty_pinned_exactly(sizes, strides, type, bytes);
+    return detail::empty_pinned_exactly(device, sizes, strides, type, bytes);
   }
 #endif
   return at::empty_strided(sizes, strides,
