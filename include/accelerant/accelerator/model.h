@@ -60,7 +60,10 @@ struct PrepareModelOptions {
 
   // Convert trainable 16-bit parameters to float32 in place; autocast makes the 16-bit copies.
   // false: they stay as they are, and trainable float16 parameters are an Error under fp16, because
-  // the scaler cannot unscale their gradients.
+  // the scaler cannot unscale their gradients. Not to be confused with
+  // AcceleratorOptions::master_weights, which leaves 16-bit parameters as they are and keeps
+  // float32 copies in the optimizer: after this conversion it has nothing to do for this model.
+  // Default: false.
   bool master_weights = false;
 
   // Convert 16-bit outputs to float32, as Accelerate does. false: they stay as autocast made them,

@@ -31,7 +31,8 @@ void refuse_float16_parameters(const StateDict& parameters) {
       .expected = "float32 parameters under fp16; autocast makes the float16 copies",
       .got = list_text(names, 5),
       .hint = "ask for float32 weights with prepare_model(model, {.master_weights = true}), or "
-              "convert the model with to(torch::kFloat32)"});
+              "convert the model with to(torch::kFloat32); AcceleratorOptions::master_weights does "
+              "not help, since it leaves the parameters as they are"});
 }
 
 void make_master_weights(const StateDict& parameters) {
