@@ -1,6 +1,5 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -8,9 +7,9 @@
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
-#include "compat/device.h"
 #include "compat/storage_memory.h"
 #include "core/texts.h"
+#include "paging/device_map/presence.h"
 #include "paging/engine.h"
 #include "paging/gradient_hook.h"
 #include "paging/host_memory.h"
@@ -22,20 +21,13 @@ namespace accelerant::paging {
 namespace {
 
 PagerOptions checked(PagerOptions options) {
-  c10::Device& device = options.device;
-  if (!compat::is_present(device.type())) {
-    throw Error(ErrorDetails{.problem = "Parameters cannot be paged",
-                             .expected = "a device that this machine and this libtorch support",
-                             .got = device.str()});
-  }
+  options.device =
+      present_device(options.device, c10::str("Parameters cannot be paged on ", options.device));
   if (options.prefetch < 0) {
     throw Error(ErrorDetails{.problem = "PagerOptions::prefetch is a number of units",
                              .expected = "0 or more",
-                             .got = c10::str(options.prefetch)});
-  }
-  if (device.is_cpu()) device = c10::Device(c10::kCPU);
-  if (!device.is_cpu() && !device.has_index()) {
-    device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+                             .got = c10::str(options.prefetch),
+                             .hint = "use 0 to fetch units only when they are needed"});
   }
   return options;
 }
@@ -130,6 +122,7 @@ void Engine::verify() const {
     const std::lock_guard lock(Registry::instance().mutex);
     for (std::size_t i = 0; i < units_.size(); ++i) {
       const UnitState& unit = *units_[i];
+      if (unit.engine == nullptr) continue;  // given up by a detach() that then failed
       for (const AttachedParameter& parameter : parameters_[i]) {
         if (!is_attached(parameter, unit)) left.push_back("\"" + parameter.name + "\"");
       }
@@ -155,8 +148,10 @@ std::optional<std::size_t> Engine::unit_of(const at::Tensor& parameter) const {
 }
 
 void Engine::detach(std::optional<c10::Device> device) {
+  if (device) device = present_device(*device, "Parameters of a Pager cannot be given up");
   thread_.reset();
   Lock lock(Registry::instance().mutex);
+  schedule_ = {};
   for (const auto& unit : units_) {
     if (unit->engine == nullptr) continue;
     wait_while_moving(*unit, lock);
@@ -164,36 +159,60 @@ void Engine::detach(std::optional<c10::Device> device) {
       throw Error(ErrorDetails{
           .problem = "A Pager cannot give up parameters that are in use",
           .expected = "no Residency and no operator that uses them",
-          .got = c10::str(counted(unit->pins, "user"), " of \"", unit->layout.name, "\"")});
+          .got = c10::str(counted(unit->pins, "user"), " of \"", unit->layout.name, "\""),
+          .hint = "end every Residency, and let operators return, before detach()"});
     }
     detach(*unit, device, lock);
   }
   units_.clear();
   parameters_.clear();
   layouts_.clear();
-  schedule_ = {};
   absent_ = 0;
-  const std::lock_guard pool_lock(pool_mutex_);
-  pool_.trim();
 }
 
-// Values are copied before anything changes, so that a failure leaves the unit as it was.
+// The parameters are gone, and all aliases of them. The last of them may be about to go: what ends
+// the Pager may be the end of a parameter, which has its storage until then.
+bool Engine::is_unused(const UnitState& unit) const {
+  std::vector<std::size_t> owners(unit.storages.size(), 1);  // the unit
+  for (const AttachedParameter& parameter : parameters_[unit.index]) {
+    if (!parameter.tensor.expired()) continue;
+    // The weak pointer keeps the object itself.
+    const c10::Storage& rest = parameter.tensor._unsafe_get_target()->unsafe_storage();
+    const c10::Storage& storage = unit.storages[parameter.part];
+    if (rest.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) ++owners[parameter.part];
+  }
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    if (static_cast<std::size_t>(unit.storages[i].use_count()) > owners[i]) return false;
+  }
+  return true;
+}
+
+// Values and gradients are copied before anything changes, so that a failure leaves the unit as it
+// was.
 void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lock) {
   std::vector<AttachedParameter>& parameters = parameters_[unit.index];
-  const bool is_unused = std::ranges::all_of(unit.storages, [](const c10::Storage& storage) {
-    return storage.use_count() == 1;  // the parameters are gone, and all aliases of them
-  });
-  if (is_unused) return release(unit, lock);
-  enter(unit, {}, lock);
+  if (is_unused(unit)) return release(unit, lock);
+  // Not as an operator would: that notes a use, and what is fetched ahead comes too late.
+  if (unit.where == UnitState::Where::absent) bring_in(unit, lock);
+  ++unit.pins;
   std::vector<at::Tensor> values(unit.storages.size());
+  std::vector<at::Tensor> gradients(parameters.size());
   std::vector<c10::Device> targets(unit.storages.size(), device.value_or(options_.device));
   for (const AttachedParameter& parameter : parameters) {
     if (device) break;
     targets[parameter.part] = parameter.origin.type() == c10::kMeta ? c10::kCPU : parameter.origin;
   }
   try {
+    if (side_.exists()) wait_on_stream(unit, {}, lock);
     const Unlocked unlocked(lock);
     const OrdinaryMode ordinary;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const at::Tensor tensor = parameters[i].lock();
+      const c10::Device target = targets[parameters[i].part];
+      if (!tensor.defined() || tensor.device() == target) continue;
+      const at::Tensor& gradient = tensor.mutable_grad();
+      if (gradient.defined() && !gradient.is_meta()) gradients[i] = gradient.to(target);
+    }
     for (std::size_t i = 0; i < values.size(); ++i) {
       const UnitPart& part = unit.layout.parts[i];
       const auto bytes = static_cast<int64_t>(part.bytes);
@@ -204,11 +223,10 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
       values[i] = at::empty({bytes}, as_bytes.device(targets[i])).copy_(present);
     }
   } catch (...) {
-    leave(unit, {}, lock);
+    --unit.pins;
     throw;
   }
-  leave(unit, {}, lock);
-  wait_while_moving(unit, lock);
+  --unit.pins;
   const std::vector<c10::Storage> storages = unit.storages;
   release(unit, lock);
 
@@ -218,10 +236,11 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
     // Where the parameter stays on the device it keeps its storage, and older aliases with it.
     const bool stays = targets[i] == options_.device;
     if (stays) compat::give_memory(*storages[i].unsafeGetStorageImpl(), memory_of(values[i]));
-    for (AttachedParameter& parameter : parameters) {
-      at::Tensor tensor = parameter.part == i ? parameter.lock() : at::Tensor();
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      at::Tensor tensor = parameters[p].part == i ? parameters[p].lock() : at::Tensor();
       if (!tensor.defined() || !has_paging_key(tensor)) continue;
       if (storage_of(tensor) != storages[i].unsafeGetStorageImpl()) continue;
+      if (gradients[p].defined()) tensor.mutable_grad() = gradients[p];
       put_on_storage(tensor, stays ? storages[i] : values[i].storage(),
                      /*is_paged=*/false);
     }
@@ -229,37 +248,56 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
   }
 }
 
-// The unit is the engine's no longer, and its storages have no memory.
-void Engine::release(UnitState& unit, Lock&) {
+// The unit is the engine's no longer, and its storages have no memory. That much happens even if it
+// throws.
+void Engine::release(UnitState& unit, Lock& lock) {
   Registry& registry = Registry::instance();
   for (const c10::Storage& storage : unit.storages) {
     registry.units.erase(storage.unsafeGetStorageImpl());
   }
-  take_away(unit);
+  if (unit.where == UnitState::Where::resident) ++absent_;
+  unit.where = UnitState::Where::absent;
+  unit.engine = nullptr;
   if (unit.block.defined()) {
-    order_behind_users(unit);
-    give_back(std::exchange(unit.block, at::Tensor()));
     statistics_.resident_bytes -= unit.layout.bytes;
   } else if (unit.lent) {
     statistics_.lent_bytes -= unit.layout.bytes;
   }
-  if (unit.where == UnitState::Where::resident) ++absent_;
-  unit.where = UnitState::Where::absent;
-  unit.engine = nullptr;
-  if (unit.pins > 0) registry.orphans.push_back(units_[unit.index]);
+  const bool is_orphan = unit.pins > 0;
+  if (is_orphan) registry.orphans.push_back(units_[unit.index]);
+  take_away(unit);
+  if (unit.block.defined()) {
+    order_behind_users(unit);
+    give_back(std::exchange(unit.block, at::Tensor()));
+  }
+
+  // The parameters have memory of their own by now, or soon: not twice for more than a unit.
+  const Unlocked unlocked(lock);
+  if (!is_orphan) {
+    unit.lent.reset();
+    unit.retired.clear();
+    unit.source.reset();
+  }
+  const std::lock_guard pool_lock(pool_mutex_);
+  pool_.trim();
 }
 
 void Engine::abandon() noexcept {
+  const auto report = [](const std::exception& error) { log(LogLevel::error, error.what()); };
   try {
     thread_.reset();
-    Lock lock(Registry::instance().mutex);
-    for (const auto& unit : units_) {
-      if (unit->engine == nullptr) continue;
+  } catch (const std::exception& error) {
+    report(error);
+  }
+  Lock lock(Registry::instance().mutex);
+  for (const auto& unit : units_) {
+    if (unit->engine == nullptr) continue;
+    try {
       wait_while_moving(*unit, lock);
       release(*unit, lock);
+    } catch (const std::exception& error) {
+      report(error);
     }
-  } catch (const std::exception& error) {
-    log(LogLevel::error, error.what());
   }
 }
 

@@ -81,7 +81,10 @@ std::vector<PlannedUnit> lay_out(const std::vector<UnitPlan>& plans) {
   std::set<std::string> unit_names;
   for (const UnitPlan& plan : plans) {
     if (!unit_names.insert(plan.name).second) {
-      throw Error(c10::str("Two units of a Pager are named \"", plan.name, "\""));
+      throw Error(ErrorDetails{.problem = "Units of a Pager cannot be told apart",
+                               .expected = "a name of its own for each",
+                               .got = c10::str("two that are named \"", plan.name, "\""),
+                               .hint = "set UnitPlan::name"});
     }
     const std::size_t index = units.size();
     PlannedUnit unit{.layout = {.name = plan.name}, .source = plan.source};

@@ -45,16 +45,11 @@ void Engine::check_use(const UnitState& unit, Use use) const {
 }
 
 void Engine::enter(UnitState& unit, Use use, Lock& lock) {
-  if (options_.before_use) {
-    const Unlocked unlocked(lock);
-    options_.before_use();
-  }
-  check_use(unit, use);
   bool was_absent = false;
   while (true) {
-    if (unit.where == UnitState::Where::moving) {
-      wait_while_moving(unit, lock);
-    } else if (unit.where == UnitState::Where::absent) {
+    wait_while_moving(unit, lock);
+    check_use(unit, use);  // only now: who moves the unit uses its source, and may replace it
+    if (unit.where == UnitState::Where::absent) {
       was_absent = true;
       bring_in(unit, lock);
     } else if (use.writes && unit.lent && !unit.lent->is_writable) {
@@ -79,7 +74,7 @@ void Engine::enter(UnitState& unit, Use use, Lock& lock) {
 // The current stream may not read the unit's memory before its contents have arrived.
 void Engine::wait_on_stream(UnitState& unit, Use use, Lock& lock) {
   if (use.is_guard && !unit.has_arrived) {
-    // The event is marked again only by who evicts or stores the unit, which is pinned.
+    // The event is marked again only by who evicts the unit, which is pinned.
     {
       const Unlocked unlocked(lock);
       unit.arrival->synchronize();
@@ -107,11 +102,11 @@ bool Engine::can_prefetch_inline(const UnitState& unit) const {
 void Engine::prefetch(Lock& lock) {
   if (side_.exists() && side_.is_capturing()) return;
   const std::vector<std::size_t> upcoming =
-      schedule_.upcoming(static_cast<std::size_t>(options_.prefetch));
+      schedule_.upcoming(std::min(static_cast<std::size_t>(options_.prefetch), units_.size()));
   std::vector<std::size_t> for_thread;
   for (const std::size_t index : upcoming) {
     UnitState& unit = *units_[index];
-    if (unit.where != UnitState::Where::absent) continue;
+    if (unit.engine == nullptr || unit.where != UnitState::Where::absent) continue;
     if (can_prefetch_inline(unit)) {
       prefetch_one(index, lock);
     } else {
@@ -130,6 +125,7 @@ void Engine::prefetch(Lock& lock) {
 }
 
 void Engine::prefetch_one(std::size_t index, Lock& lock) {
+  if (index >= units_.size()) return;
   UnitState& unit = *units_[index];
   try {
     if (unit.engine == nullptr || unit.where != UnitState::Where::absent) return;
@@ -213,27 +209,6 @@ void Engine::begin(std::string_view phase) {
 void Engine::end() {
   const std::lock_guard lock(Registry::instance().mutex);
   schedule_.end();
-}
-
-void Engine::flush() {
-  {
-    Lock lock(Registry::instance().mutex);
-    for (const auto& unit : units_) {
-      wait_while_moving(*unit, lock);
-      if (unit->where != UnitState::Where::resident || unit->lent || !unit->is_changed) continue;
-      unit->where = UnitState::Where::moving;
-      try {
-        store_changes(*unit, lock);
-      } catch (...) {
-        unit->where = UnitState::Where::resident;
-        Registry::instance().moved.notify_all();
-        throw;
-      }
-      unit->where = UnitState::Where::resident;
-      Registry::instance().moved.notify_all();
-    }
-  }
-  side_.synchronize();
 }
 
 void Engine::evict_all() {

@@ -45,7 +45,6 @@ class Engine {
   void begin(std::string_view phase);
   void end();
   void verify() const;
-  void flush();
   void evict_all();
   void detach(std::optional<c10::Device> device);
 
@@ -83,6 +82,7 @@ class Engine {
 
   // --- attaching.cpp ---
   void attach(PlannedUnit& planned);
+  bool is_unused(const UnitState& unit) const;
   void detach(UnitState& unit, std::optional<c10::Device> device, Lock& lock);
   void release(UnitState& unit, Lock& lock);
   void abandon() noexcept;

@@ -14,46 +14,12 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "tensor/tensor_dtype.h"
 
 namespace accelerant::paging {
 namespace {
 
 constexpr std::size_t staging_bytes = std::size_t{8} << 20;
-
-// torch's name for the type of a file's tensor; empty if torch has none.
-std::optional<c10::ScalarType> torch_type(format::DType dtype) {
-  using format::DType;
-  switch (dtype) {
-    case DType::boolean:
-      return c10::kBool;
-    case DType::u8:
-      return c10::kByte;
-    case DType::i8:
-      return c10::kChar;
-    case DType::i16:
-      return c10::kShort;
-    case DType::i32:
-      return c10::kInt;
-    case DType::i64:
-      return c10::kLong;
-    case DType::f16:
-      return c10::kHalf;
-    case DType::bf16:
-      return c10::kBFloat16;
-    case DType::f32:
-      return c10::kFloat;
-    case DType::f64:
-      return c10::kDouble;
-    case DType::c64:
-      return c10::kComplexFloat;
-    case DType::f8_e5m2:
-      return c10::kFloat8_e5m2;
-    case DType::f8_e4m3:
-      return c10::kFloat8_e4m3fn;
-    default:
-      return std::nullopt;
-  }
-}
 
 std::string form_of(const format::TensorInfo& tensor) {
   return c10::str(format::dtype_name(tensor.dtype), " ", c10::IntArrayRef(tensor.shape));
@@ -107,11 +73,12 @@ const FileTensor& ModelFiles::tensor_of(const UnitLayout& layout, const UnitPart
     throw Error(ErrorDetails{
         .problem = c10::str("The files have no tensor for a parameter of \"", layout.name, "\""),
         .expected = c10::str("one for \"", part.names.front(), "\""),
-        .got = "none"});
+        .got = "none",
+        .hint = "give a file's tensor for it, or leave it out of the unit"});
   }
   const FileTensor& tensor = tensors_.at(*found);
   const format::TensorInfo& info = tensor.file->info(tensor.name);
-  const bool fits = torch_type(info.dtype) == part.dtype && info.shape == part.sizes;
+  const bool fits = torch_dtype(info.dtype) == part.dtype && info.shape == part.sizes;
   if (!fits || !part.is_whole || info.bytes() != part.bytes) {
     throw Error(ErrorDetails{
         .problem =

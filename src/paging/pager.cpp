@@ -10,7 +10,8 @@ Pager::Pager(std::vector<UnitPlan> units, const PagerOptions& options)
 Pager::~Pager() = default;
 
 Pager::Iteration::~Iteration() {
-  if (engine_) engine_->end();
+  if (!process_.is_this_one()) return;
+  if (const std::shared_ptr<Engine> engine = engine_.lock()) engine->end();
 }
 
 Pager::Iteration Pager::begin(std::string_view phase) {
@@ -20,7 +21,6 @@ Pager::Iteration Pager::begin(std::string_view phase) {
 
 void Pager::detach(std::optional<c10::Device> device) { engine_->detach(device); }
 void Pager::verify() const { engine_->verify(); }
-void Pager::flush() { engine_->flush(); }
 void Pager::evict_all() { engine_->evict_all(); }
 PagerStatistics Pager::statistics() const { return engine_->statistics(); }
 void Pager::reset_statistics() { engine_->reset_statistics(); }

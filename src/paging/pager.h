@@ -35,6 +35,7 @@
 #include <string_view>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
 #include "paging/unit.h"
 
 namespace accelerant::paging {
@@ -85,15 +86,17 @@ class Pager {
   // The time between begin() and the end of this object. Move-only.
   class [[nodiscard]] Iteration {
    public:
-    Iteration(Iteration&& other) noexcept : engine_(std::move(other.engine_)) {}
+    Iteration(Iteration&& other) noexcept
+        : process_(other.process_), engine_(std::move(other.engine_)) {}
     Iteration& operator=(Iteration&&) = delete;
     ~Iteration();
 
    private:
     friend class Pager;
-    explicit Iteration(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+    explicit Iteration(std::weak_ptr<Engine> engine) : engine_(std::move(engine)) {}
 
-    std::shared_ptr<Engine> engine_;
+    accelerant::detail::OwnProcess process_;
+    std::weak_ptr<Engine> engine_;  // a Pager may end before its iteration does
   };
 
   // Attaches: from here on the parameters' memory belongs to the Pager, and units are absent until
@@ -121,10 +124,6 @@ class Pager {
   // Throws Error that names parameters whose memory is no longer the Pager's, because it was
   // replaced (set_data(), set_(), Module::to() to another type or device), and says what to do.
   void verify() const;
-
-  // Brings changed parameters back to their sources. Units stay where they are. After it, sources
-  // that store changes hold the present values, and no work that reads or writes them is pending.
-  void flush();
 
   // Frees the memory of all units that nothing is using.
   void evict_all();

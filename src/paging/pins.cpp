@@ -1,5 +1,10 @@
 #include "paging/pins.h"
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "paging/engine.h"
 #include "paging/key_alias.h"
 #include "paging/registry.h"
@@ -23,13 +28,19 @@ void Pins::add(const at::Tensor& tensor, Use use) {
 }
 
 void Pins::release() noexcept {
-  if (pins_.empty()) return;
-  Engine::Lock lock(Registry::instance().mutex);
+  if (pins_.empty() || !process_.is_this_one()) return;
+  Registry& registry = Registry::instance();
+  std::vector<std::shared_ptr<UnitState>> ended;  // whose sources end without the lock
+  Engine::Lock lock(registry.mutex);
   for (const auto& [unit, use] : pins_) {
     if (unit->engine != nullptr) {
       unit->engine->leave(*unit, use, lock);
-    } else {
-      --unit->pins;
+    } else if (--unit->pins == 0) {
+      const auto orphan =
+          std::ranges::find(registry.orphans, unit, &std::shared_ptr<UnitState>::get);
+      if (orphan == registry.orphans.end()) continue;
+      ended.push_back(std::move(*orphan));
+      registry.orphans.erase(orphan);
     }
   }
   pins_.clear();

@@ -4,6 +4,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include <utility>
+
+#include "accelerant/core/detail/own_process.h"
+
 namespace accelerant::paging {
 
 struct UnitState;
@@ -18,7 +22,9 @@ struct Use {
 class Pins {
  public:
   Pins() = default;
-  Pins(Pins&& other) noexcept : pins_(std::move(other.pins_)) { other.pins_.clear(); }
+  Pins(Pins&& other) noexcept : process_(other.process_), pins_(std::move(other.pins_)) {
+    other.pins_.clear();
+  }
   Pins& operator=(Pins&&) = delete;
   ~Pins() { release(); }
 
@@ -34,6 +40,7 @@ class Pins {
     Use use;
   };
 
+  accelerant::detail::OwnProcess process_;
   // Operators seldom use more parameters than a weight and its bias.
   c10::SmallVector<Pin, 4> pins_;
 };

@@ -70,7 +70,8 @@ class Planner {
       if (prefix.empty() || used.contains(prefix)) continue;
       throw Error(ErrorDetails{.problem = "A prefix of UnitOptions::prefixes fits no parameter",
                                .expected = "the path of a module with parameters",
-                               .got = c10::str("\"", prefix, "\"")});
+                               .got = c10::str("\"", prefix, "\""),
+                               .hint = "name modules as named_modules() does: \"layers.0\""});
     }
     std::erase_if(units_, [](const UnitPlan& unit) { return unit.parameters.empty(); });
     if (!rest.parameters.empty()) units_.push_back(std::move(rest));

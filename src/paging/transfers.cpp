@@ -138,8 +138,6 @@ void Engine::store_changes(UnitState& unit, Lock& lock) {
     unit.has_arrived = !side_.exists();
     throw;
   }
-  side_.mark(unit.arrival);
-  unit.has_arrived = !side_.exists();
   ++statistics_.write_backs;
   statistics_.written_bytes += unit.layout.bytes;
 }

@@ -129,6 +129,18 @@ TEST(DispatchErrors, DevicesMustExist) {
                        "meta"));
 }
 
+TEST(DispatchErrors, ModelsAreUndoneToDevicesThatExist) {
+  LanguageModel net = make_model({}, 1);
+  const LanguageModel plain = make_model({}, 1);
+  cpu_offload(net);
+  for (const c10::Device wrong : {c10::Device(torch::kMeta), c10::Device(torch::kCUDA, 77)}) {
+    EXPECT_TRUE(contains(whole_error_of([&] { undo_offload(net, wrong); }), wrong.str()));
+    EXPECT_TRUE(has_offloaded_params(net));
+  }
+  undo_offload(net);
+  EXPECT_TRUE(torch::equal(net->head, plain->head));
+}
+
 TEST(DispatchErrors, MovingAnOffloadedModelIsFound) {
   LanguageModel net = make_model({}, 1);
   LanguageModel plain = make_model({}, 1);

@@ -376,4 +376,12 @@ TEST_P(Offload, StaysWithinTheBudget) {
   EXPECT_GT(statistics.fetches, statistics.units);
 }
 
+TEST_P(Offload, FetchingFarAheadIsABudgetForAllUnits) {
+  LanguageModel net = make_model({.blocks = 4}, 16);
+  cpu_offload(net, {.execution_device = device(), .prefetch = INT64_MAX, .zero_copy = false});
+  const OffloadStatistics statistics = offload_statistics(net);
+  EXPECT_GE(statistics.budget_bytes, statistics.offloaded_bytes);
+  EXPECT_LE(statistics.budget_bytes, statistics.offloaded_bytes * (2 + statistics.units));
+}
+
 }  // namespace

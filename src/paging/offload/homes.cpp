@@ -3,7 +3,6 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/clone.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
 
@@ -17,6 +16,7 @@
 #include "compat/device.h"
 #include "core/texts.h"
 #include "paging/device_map/module_tree.h"
+#include "paging/device_map/presence.h"
 #include "paging/key_alias.h"
 #include "paging/offload/device_memory.h"
 #include "paging/residency.h"
@@ -133,7 +133,8 @@ uint64_t bytes_in_block(const UnitPlan& unit) {
 uint64_t default_budget(const std::vector<UnitPlan>& units, int64_t prefetch) {
   uint64_t largest = 0;
   for (const UnitPlan& unit : units) largest = std::max(largest, bytes_in_block(unit));
-  return largest * (2 + static_cast<uint64_t>(std::max<int64_t>(prefetch, 0)));
+  const auto ahead = static_cast<uint64_t>(std::max<int64_t>(prefetch, 0));
+  return largest * (2 + std::min<uint64_t>(ahead, units.size()));
 }
 
 void require_values(const std::vector<NamedParameter>& tensors) {
@@ -226,17 +227,7 @@ std::vector<NamedParameter> empty_ones(const std::vector<NamedParameter>& tensor
 }
 
 c10::Device present_device(c10::Device device) {
-  if (device.is_cpu()) return c10::Device(c10::kCPU);
-  const bool has_type = compat::is_present(device.type());
-  if (has_type && !device.has_index()) {
-    return c10::impl::VirtualGuardImpl(device.type()).getDevice();
-  }
-  if (has_type && device.index() < c10::impl::getDeviceGuardImpl(device.type())->deviceCount()) {
-    return device;
-  }
-  throw Error(ErrorDetails{.problem = "A model cannot be placed on " + device.str(),
-                           .expected = "a device that this machine and this libtorch have",
-                           .got = has_type ? "an index beyond them" : "none of this kind"});
+  return present_device(device, "A model cannot be placed on " + device.str());
 }
 
 c10::Device execution_device_of(const Module& module, std::optional<c10::Device> wish) {

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "paging/device_map/presence.h"
 #include "paging/residency.h"
 #include "tensor/storage_move.h"
 
@@ -182,6 +183,7 @@ std::vector<std::string> OffloadedModel::strays_of(const torch::nn::Module& modu
 
 void OffloadedModel::undo(std::optional<c10::Device> device) {
   if (!pager_) return;
+  if (device) device = present_device(*device, "An offloaded model cannot be undone");
   const std::shared_ptr<OffloadedModel> self = shared_from_this();
   pager_->detach(device);
   // Tensors of one origin at a time, so that those that share a storage do so afterwards.
