@@ -1,20 +1,19 @@
 #include "paging/host_memory.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 
 #include <cstddef>
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "compat/pinned_memory.h"
 
 namespace accelerant::paging {
 
 HostMemory::HostMemory(at::Tensor block) : block_(std::move(block)) {}
 
 at::Tensor HostMemory::allocate(const UnitLayout& layout, c10::Device device) {
-  return at::empty({static_cast<int64_t>(layout.bytes)},
-                   at::TensorOptions().dtype(at::kByte).pinned_memory(device.is_cuda()));
+  return compat::empty_on_host_for(device, {static_cast<int64_t>(layout.bytes)}, {1}, at::kByte);
 }
 
 void HostMemory::check(const UnitLayout& layout) const {
