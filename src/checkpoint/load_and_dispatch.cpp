@@ -197,8 +197,11 @@ void load_divided(torch::nn::Module& module, const DeviceMap& map, Loading& load
     require_folder(division, known, checkpoint, options.dtype);
   }
   if (options.dtype) convert_all(state_of(module), *options.dtype);
-  load_parts(division, request.execution_device, loading);
-  paging::OffloadedModel::attach(paging::plan_offload(std::move(division), request));
+  checkpoint::fill_model([&] {
+    load_parts(division, request.execution_device, loading);
+    // Reads what is written to files in a form of their own.
+    paging::OffloadedModel::attach(paging::plan_offload(std::move(division), request));
+  });
 }
 
 }  // namespace

@@ -25,10 +25,6 @@ using checkpoint::TensorsByName;
 
 constexpr std::size_t kMostNames = 20;  // per kind in an Error
 
-constexpr const char* kHalfLoaded =
-    "\n  This was found while the model was filled: some of its tensors have their new values, "
-    "others still the old ones. Load a model that is not damaged before you use it.";
-
 // What to do, and what does not match.
 struct Plan {
   std::vector<checkpoint::TensorCopy> copies = {};
@@ -121,13 +117,22 @@ checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
             const at::NoGradGuard no_grad;
             require_memory(copies, options.device_map);
             place_tensors(state, options);
-            try {
+            fill_model([&] {
               read_tensors(copies);
               for (const auto& file : *files) file->check_rest(reading_threads());
-            } catch (const Error& error) {
-              throw Error(std::string(error.what()) + kHalfLoaded);
-            }
+            });
           }};
+}
+
+void checkpoint::fill_model(const std::function<void()>& fill) {
+  try {
+    fill();
+  } catch (const Error& error) {
+    throw Error(std::string(error.what()) +
+                "\n  This was found while the model was filled: some of its tensors have their new "
+                "values, others still the old ones or none. Load a model that is not damaged "
+                "before you use it.");
+  }
 }
 
 LoadedModel load_checkpoint_in_model(const StateDict& state, const std::string& path,

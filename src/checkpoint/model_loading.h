@@ -19,4 +19,7 @@ struct PreparedModel {
 PreparedModel prepare_loading(const StateDict& state, const std::string& path,
                               const LoadModelOptions& options, const std::string& hint);
 
+// Calls `fill`, which changes a model. An Error of it then also says that the model is half loaded.
+void fill_model(const std::function<void()>& fill);
+
 }  // namespace accelerant::checkpoint

@@ -10,40 +10,42 @@
 
 namespace accelerant::checkpoint {
 
-format::AlignedBuffer CheckedBlocks::Buffers::take() {
+CheckedBlocks::Buffer CheckedBlocks::Buffers::take(std::size_t block) {
   const std::lock_guard lock(mutex_);
-  if (spare_.empty()) return format::AlignedBuffer(size_);
-  format::AlignedBuffer buffer = std::move(spare_.back());
+  if (spare_.empty()) return {.memory = format::AlignedBuffer(size_)};
+  const auto found = std::ranges::find(spare_, block, &Buffer::block);
+  if (found != spare_.end()) std::swap(*found, spare_.back());
+  Buffer buffer = std::move(spare_.back());
   spare_.pop_back();
   return buffer;
 }
 
-void CheckedBlocks::Buffers::give_back(format::AlignedBuffer buffer) {
+void CheckedBlocks::Buffers::give_back(Buffer buffer) {
   const std::lock_guard lock(mutex_);
   spare_.push_back(std::move(buffer));
 }
 
 CheckedBlocks::CheckedBlocks(const format::RandomAccessFile& file, std::string path,
-                             ListedFile expected)
+                             ListedFile expected, int threads)
     : file_(file),
       path_(std::move(path)),
       expected_(std::move(expected)),
-      is_good_(new std::atomic<bool>[expected_.sums.blocks.size()]()),
+      threads_(threads),
+      is_known_(new std::atomic<bool>[expected_.sums.blocks.size()]()),
       buffers_(std::min(block_bytes(), file_.size())) {
   if (const auto fault = other_size(path_, file.size(), expected_)) throw Error(*fault);
 }
 
 void CheckedBlocks::read_block(std::size_t block, std::span<const Part> parts) const {
-  if (is_good_[block]) {
-    for (const Part& part : parts) file_.read(part.position, part.target);
-    return;
-  }
   const std::uint64_t begin = block * block_bytes();
-  format::AlignedBuffer buffer = buffers_.take();
-  const auto content = buffer.bytes().first(std::min(block_bytes(), file_.size() - begin));
-  file_.read(begin, content);
-  if (checksum_of(content) != expected_.sums.blocks[block]) fail(block);
-  is_good_[block] = true;
+  Buffer buffer = buffers_.take(block);
+  const auto content = buffer.memory.bytes().first(std::min(block_bytes(), file_.size() - begin));
+  if (buffer.block != block) {
+    file_.read(begin, content);
+    if (checksum_of(content) != expected_.sums.blocks[block]) fail(block);
+    buffer.block = block;
+    is_known_[block] = true;
+  }
   for (const Part& part : parts) {
     format::stream_copy(part.target, content.subspan(part.position - begin, part.target.size()));
   }
@@ -65,15 +67,17 @@ void CheckedBlocks::read(std::uint64_t position, std::span<std::byte> target) co
 void CheckedBlocks::check_rest(int threads) const {
   std::vector<std::size_t> rest;
   for (std::size_t block = 0; block < expected_.sums.blocks.size(); ++block) {
-    if (!is_good_[block]) rest.push_back(block);
+    if (!is_known_[block]) rest.push_back(block);
   }
   run_in_parallel(rest.size(), threads, [&](std::size_t i) { read_block(rest[i], {}); });
 }
 
-// Looks at the whole file, so that the Error does not depend on which thread was first.
+// Looks at the whole file, so that the Error does not depend on which thread was first. Only once:
+// of a damaged file every thread may get here.
 void CheckedBlocks::fail(std::size_t block) const {
   const std::lock_guard lock(failing_);
-  if (const auto damage = damage_in(file_, path_, expected_, /*threads=*/1)) throw Error(*damage);
+  if (!damage_) damage_ = damage_in(file_, path_, expected_, threads_).value_or("");
+  if (!damage_->empty()) throw Error(*damage_);
   throw Error(
       ErrorDetails{.problem = path_ + " changes while it is read",
                    .expected = "the same bytes in block " + std::to_string(block) + " every time",

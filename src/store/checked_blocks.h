@@ -1,8 +1,9 @@
 // A file that is compared with its checksums while it is read: each block is read into memory of
 // its own, and bytes are copied from there only if the checksum is right. So no damaged byte
-// reaches the caller, and nothing is read twice.
+// reaches the caller, not even if the file changes. The last blocks stay in memory: whoever reads
+// on in the middle of a block rarely has to read its beginning again.
 //
-//   const CheckedBlocks blocks(file, path, expected);
+//   const CheckedBlocks blocks(file, path, expected, threads);
 //   blocks.read(position, target);
 //   blocks.check_rest(threads);   // what nobody has read
 #pragma once
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,8 +32,10 @@ class CheckedBlocks {
     std::span<std::byte> target = {};
   };
 
-  // Borrows the file. Throws Error if it has another size than the list says.
-  CheckedBlocks(const format::RandomAccessFile& file, std::string path, ListedFile expected);
+  // Borrows the file. Throws Error if it has another size than the list says. When damage is found,
+  // at most `threads` threads look for more.
+  CheckedBlocks(const format::RandomAccessFile& file, std::string path, ListedFile expected,
+                int threads);
 
   std::uint64_t block_bytes() const { return expected_.sums.block_bytes; }
 
@@ -48,17 +52,24 @@ class CheckedBlocks {
   void check_rest(int threads) const;
 
  private:
+  struct Buffer {
+    format::AlignedBuffer memory;
+    std::optional<std::size_t> block = {};  // whose content it holds, compared
+  };
+
   // Reused, because the system clears new memory, which takes longer than the checksum.
   class Buffers {
    public:
     explicit Buffers(std::size_t size) : size_(size) {}
-    format::AlignedBuffer take();
-    void give_back(format::AlignedBuffer buffer);
+
+    // The one that holds this block, or else any.
+    Buffer take(std::size_t block);
+    void give_back(Buffer buffer);
 
    private:
     const std::size_t size_;
     std::mutex mutex_;
-    std::vector<format::AlignedBuffer> spare_;
+    std::vector<Buffer> spare_;
   };
 
   [[noreturn]] void fail(std::size_t block) const;
@@ -66,9 +77,11 @@ class CheckedBlocks {
   const format::RandomAccessFile& file_;
   const std::string path_;
   const ListedFile expected_;
-  const std::unique_ptr<std::atomic<bool>[]> is_good_;  // one per block that has been read
+  const int threads_;
+  const std::unique_ptr<std::atomic<bool>[]> is_known_;  // one per block: it has been compared
   mutable Buffers buffers_;
   mutable std::mutex failing_;
+  mutable std::optional<std::string> damage_;  // of the whole file, once it has been looked for
 };
 
 }  // namespace accelerant::checkpoint

@@ -2,8 +2,10 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "accelerant/core/error.h"
 #include "core/files.h"
@@ -128,13 +130,17 @@ void add_identity(std::string& state, const std::string& path) {
 }
 
 // Changes with every step of a save that readers can notice: when the new files begin to count,
-// when each is moved, and when the list of checksums is replaced.
+// when each is moved, and when the list of checksums is replaced. Models without a list are told
+// apart by their files.
 std::string state_of_saves(const std::string& path) {
   const std::string folder = is_folder(path) ? path : folder_of(path);
   const std::string saving = join_path(folder, kModelSavingName);
   std::string state;
   add_identity(state, join_path(folder, kModelChecksumsName));
   try {
+    for (const std::string& name : entries_of(folder)) {
+      if (is_model_file(name)) add_identity(state, join_path(folder, name));
+    }
     if (is_folder(saving)) {
       for (const std::string& name : entries_of(saving)) {
         add_identity(state, join_path(saving, name));
@@ -151,12 +157,14 @@ std::string state_of_saves(const std::string& path) {
 WeightFiles open_model(const std::string& path) { return open_with(path, Opener()); }
 
 WeightFiles open_checked_model(const std::string& path, int threads, Compare when) {
-  constexpr int kMostTries = 5;
+  constexpr int kPatientTries = 5;
+  constexpr int kMostTries = 40;
   const std::string folder = is_folder(path) ? path : folder_of(path);
   for (int tries = 1;; ++tries) {
-    // A save that never rests gets in the way of files that are compared later.
+    // Saves that never rest get in the way of files that are compared later, and of slow readers.
     const bool is_last = tries == kMostTries;
-    if (is_last) when = Compare::before_opening;
+    if (tries >= kPatientTries) when = Compare::before_opening;
+    if (tries > kPatientTries) std::this_thread::sleep_for(std::chrono::milliseconds(tries));
     const std::string before = state_of_saves(path);
     try {
       WeightFiles files = open_with(path, Opener(folder, threads, when));

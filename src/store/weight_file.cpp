@@ -31,9 +31,10 @@ bool begins_like_safetensors(const std::string& path) {
 
 class SafetensorsWeights final : public WeightFile {
  public:
-  explicit SafetensorsWeights(const std::string& path, const ListedFile* expected = nullptr)
+  explicit SafetensorsWeights(const std::string& path, const ListedFile* expected = nullptr,
+                              int threads = 1)
       : WeightFile(path), file_(path) {
-    if (expected != nullptr) blocks_.emplace(file_, path, *expected);
+    if (expected != nullptr) blocks_.emplace(file_, path, *expected, threads);
     auto [header, data_begin] = format::read_header(
         [&](std::uint64_t position, auto target) { read_bytes(position, target); }, file_.size(),
         path);
@@ -215,7 +216,7 @@ std::unique_ptr<WeightFile> open_weight_file(const std::string& path, const List
     return open_weight_file(path);
   }
   return open_within_memory(path, [&]() -> std::unique_ptr<WeightFile> {
-    return std::make_unique<SafetensorsWeights>(path, &expected);
+    return std::make_unique<SafetensorsWeights>(path, &expected, threads);
   });
 }
 

@@ -129,8 +129,8 @@ std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
 
 // The same with checksums. A file named *.safetensors is compared while it is read: opening
 // compares its header, read() every block before it copies from it, and check_rest() the rest. Of
-// other files opening compares everything, with at most `threads` threads. All of them throw Error
-// for damage.
+// other files opening compares everything. All of them throw Error for damage, which at most
+// `threads` threads look for.
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path, const ListedFile& expected,
                                              int threads);
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 
 #include "support/expect_error.h"
@@ -70,7 +71,7 @@ TEST_F(CheckedFile, ReadsWhatTheFileHolds) {
   write(content_);
   const format::RandomAccessFile file(path_);
   std::mt19937 generator(random_seed());
-  const CheckedBlocks blocks(file, path_, expected());
+  const CheckedBlocks blocks(file, path_, expected(), 2);
   for (int i = 0; i < 200; ++i) {
     const std::size_t begin = generator() % content_.size();
     const std::size_t size = generator() % (content_.size() - begin + 1);
@@ -87,7 +88,7 @@ TEST_F(CheckedFile, NoDamagedByteReachesTheTarget) {
   damaged[at] ^= std::byte{1};
   write(damaged);
   const format::RandomAccessFile file(path_);
-  const CheckedBlocks blocks(file, path_, expected());
+  const CheckedBlocks blocks(file, path_, expected(), 2);
   Bytes target(content_.size());
   const std::string error = whole_error_of([&] { blocks.read(0, target); });
   for (const char* part :
@@ -112,7 +113,7 @@ TEST_F(CheckedFile, DamageThatNobodyReadIsFoundAtTheEnd) {
     write(damaged);
     const format::RandomAccessFile file(path_);
     for (const int threads : {1, 4}) {
-      const CheckedBlocks blocks(file, path_, expected());
+      const CheckedBlocks blocks(file, path_, expected(), 2);
       EXPECT_TRUE(contains(whole_error_of([&] { blocks.check_rest(threads); }), "is damaged"));
     }
   }
@@ -123,14 +124,44 @@ TEST_F(CheckedFile, AnotherSizeIsAnErrorAtOnce) {
   longer.emplace_back();
   write(longer);
   const format::RandomAccessFile file(path_);
-  const std::string error = whole_error_of([&] { CheckedBlocks(file, path_, expected()); });
+  const std::string error = whole_error_of([&] { CheckedBlocks(file, path_, expected(), 2); });
   EXPECT_TRUE(contains(error, "is not the file that was saved"));
+}
+
+TEST_F(CheckedFile, AFileThatChangesLaterGivesOldBytesOrAnError) {
+  write(content_);
+  const format::RandomAccessFile file(path_);
+  const CheckedBlocks blocks(file, path_, expected(), 2);
+  Bytes target(kBlock / 2);
+  blocks.read(kBlock, target);
+  std::fstream(path_, std::ios::in | std::ios::out).seekp(kBlock + kBlock / 2).put('!').put('?');
+  blocks.read(kBlock + kBlock / 2, target);  // a part of the block that was not asked for before
+  EXPECT_TRUE(
+      std::ranges::equal(target, std::span(content_).subspan(kBlock + kBlock / 2, kBlock / 2)));
+  blocks.read(0, target);  // now another block is in memory
+  EXPECT_TRUE(contains(whole_error_of([&] { blocks.read(kBlock + kBlock / 2, target); }),
+                       "damaged in bytes 1048576 to 2097151"));
+}
+
+TEST_F(CheckedFile, DamageIsLookedForOnce) {
+  Bytes damaged = content_;
+  damaged[kBlock] ^= std::byte{1};
+  write(damaged);
+  const format::RandomAccessFile file(path_);
+  const CheckedBlocks blocks(file, path_, expected(), 2);
+  Bytes target(1);
+  const auto error = [&] { return whole_error_of([&] { blocks.read(kBlock, target); }); };
+  const std::string first = error();
+  EXPECT_TRUE(contains(first, "others in 1 of 4 blocks"));
+  damaged[2 * kBlock] ^= std::byte{1};
+  write(damaged);
+  EXPECT_EQ(error(), first);
 }
 
 TEST_F(CheckedFile, AFileThatShrinksIsAnError) {
   write(content_);
   const format::RandomAccessFile file(path_);
-  const CheckedBlocks blocks(file, path_, expected());
+  const CheckedBlocks blocks(file, path_, expected(), 2);
   ASSERT_EQ(::truncate(path_.c_str(), static_cast<off_t>(content_.size() - 1)), 0);
   Bytes target(content_.size());
   EXPECT_TRUE(contains(whole_error_of([&] { blocks.read(0, target); }), "has shrunk"));

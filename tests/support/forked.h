@@ -99,9 +99,9 @@ inline std::optional<int> status_within(pid_t child, std::chrono::duration<doubl
 
 // Ends a child that hangs. Returns what it was doing.
 inline std::string end_hanging(pid_t child) {
-  static_cast<void>(ftruncate(stack_file, 0));
-  static_cast<void>(lseek(stack_file, 0, SEEK_SET));
+  const bool is_empty = ftruncate(stack_file, 0) == 0 && lseek(stack_file, 0, SEEK_SET) == 0;
   std::string text = threads_of(child);
+  if (!is_empty) text += "the stacks of an earlier child come first; ";
   kill(child, SIGQUIT);
   if (!status_within(child, std::chrono::seconds(5))) {
     kill(child, SIGKILL);
