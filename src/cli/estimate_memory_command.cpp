@@ -322,10 +322,10 @@ void require_possible(const EstimateOptions& options) {
   if (plan.sharding_stage > 0 && plan.num_processes == 1) {
     throw UsageError{"--sharding-stage divides among processes; say how many by --num-processes"};
   }
-  if (plan.offloads_parameters && plan.sharding_stage == 0 && plan.num_processes > 1) {
+  if (plan.offloads_parameters && plan.sharding_stage < 3 && plan.num_processes > 1) {
     throw UsageError{
-        "--offload parameters with several processes needs --sharding-stage 3, as data parallelism "
-        "keeps all parameters on the device"};
+        "--offload parameters with several processes needs --sharding-stage 3; without it "
+        "every process keeps all parameters on its device"};
   }
 }
 
@@ -336,7 +336,8 @@ void require_countable(const ModelSize& model, const TrainingPlan& plan) {
   if (model.config) {
     const double width = static_cast<double>(
         std::max({model.config->width, model.config->inner_width, model.config->vocabulary,
-                  model.config->heads * model.config->head_width}));
+                  model.config->heads * model.config->head_width,
+                  model.config->key_heads * model.config->head_width}));
     numbers += 32 * width * static_cast<double>(model.config->layers) *
                static_cast<double>(plan.batch_size) * static_cast<double>(plan.sequence_length);
   }

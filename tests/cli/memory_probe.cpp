@@ -21,7 +21,8 @@
 
 namespace {
 
-// What is allocated on the device: now, and at most since reset().
+// What is allocated on the device: now, and at most since reset(). A GPU's allocator rounds up, by as
+// much as 1 MiB per tensor. The peak includes that, as it is what has to fit; amounts do not.
 class Meter {
  public:
   explicit Meter(at::Device device)
@@ -29,8 +30,14 @@ class Meter {
     if (gpu_ == nullptr) guard_.emplace(c10::DebugInfoKind::PROFILER_STATE, counter_);
   }
 
-  int64_t now() const { return gpu_ != nullptr ? of_gpu().current : counter_->now.load(); }
-  int64_t peak() const { return gpu_ != nullptr ? of_gpu().peak : counter_->peak.load(); }
+  int64_t now() const {
+    return gpu_ != nullptr ? gpu_->getDeviceStats(0).requested_bytes[0].current
+                           : counter_->now.load();
+  }
+  int64_t peak() const {
+    return gpu_ != nullptr ? gpu_->getDeviceStats(0).allocated_bytes[0].peak
+                           : counter_->peak.load();
+  }
 
   void reset() {
     if (gpu_ != nullptr) gpu_->resetPeakStats(0);
@@ -50,8 +57,6 @@ class Meter {
     std::atomic<int64_t> now = 0;
     std::atomic<int64_t> peak = 0;
   };
-
-  c10::CachingAllocator::Stat of_gpu() const { return gpu_->getDeviceStats(0).allocated_bytes[0]; }
 
   c10::DeviceAllocator* gpu_;
   std::shared_ptr<Counter> counter_ = std::make_shared<Counter>();
@@ -102,13 +107,17 @@ struct BlockImpl : torch::nn::Module {
         heads(sizes.heads),
         first(register_module("first", Norm(sizes.width, family == "llama"))),
         second(register_module("second", Norm(sizes.width, family == "llama"))),
-        qkv(register_module("qkv", Projection(sizes.width, 3 * sizes.width, family != "llama"))),
         out(register_module("out", Projection(sizes.width, sizes.width, family != "llama"))),
         wide(register_module("wide", Projection(sizes.width, sizes.inner, family != "llama"))),
         narrow(register_module("narrow", Projection(sizes.inner, sizes.width, family != "llama"))) {
-    if (family == "llama") {
-      gate = register_module("gate", Projection(sizes.width, sizes.inner, false));
+    if (family != "llama") {
+      qkv = register_module("qkv", Projection(sizes.width, 3 * sizes.width));
+      return;
     }
+    q = register_module("q", Projection(sizes.width, sizes.width, false));
+    k = register_module("k", Projection(sizes.width, sizes.width, false));
+    v = register_module("v", Projection(sizes.width, sizes.width, false));
+    gate = register_module("gate", Projection(sizes.width, sizes.inner, false));
   }
 
   at::Tensor turned(const at::Tensor& x) const {
@@ -119,14 +128,14 @@ struct BlockImpl : torch::nn::Module {
   }
 
   at::Tensor attention(const at::Tensor& x) {
-    const auto parts = qkv(x).chunk(3, -1);
-    at::Tensor q = by_head(parts[0], heads);
-    at::Tensor k = by_head(parts[1], heads);
     if (family == "llama") {
-      q = turned(q);
-      k = turned(k);
+      const at::Tensor queries = turned(by_head(q(x), heads));
+      const at::Tensor keys = turned(by_head(k(x), heads));
+      return out(attend(queries, keys, by_head(v(x), heads), /*is_causal=*/true));
     }
-    return out(attend(q, k, by_head(parts[2], heads), family != "bert"));
+    const auto parts = qkv(x).chunk(3, -1);
+    return out(attend(by_head(parts[0], heads), by_head(parts[1], heads), by_head(parts[2], heads),
+                      family != "bert"));
   }
 
   at::Tensor feed_forward(const at::Tensor& x) {
@@ -146,7 +155,8 @@ struct BlockImpl : torch::nn::Module {
   std::string family;
   int64_t heads;
   Norm first, second;
-  Projection qkv, out, wide, narrow, gate = nullptr;
+  Projection qkv = nullptr, q = nullptr, k = nullptr, v = nullptr, gate = nullptr;
+  Projection out, wide, narrow;
 };
 TORCH_MODULE(Block);
 

@@ -46,14 +46,19 @@ void offload(const ModelSize& model, const NumberTypes& types, const TrainingPla
              TrainingMemory& memory) {
   const std::uint64_t layer = model.largest_layer * types.parameter_bytes;
   if (plan.offloads_parameters) {
-    // One layer in use, one on its way.
+    // One layer in use, the one before it, and the next one.
     memory.host += memory.parameters;
-    memory.parameters = std::min(memory.parameters, 2 * layer);
+    memory.parameters = std::min(memory.parameters, 3 * layer);
   }
   if (plan.offloads_optimizer) {
     // The host also receives the gradients, and sends the parameters from an image of its own.
     memory.host += memory.optimizer + 2 * memory.gradients;
     memory.optimizer = 0;
+    // They leave while backward computes others, unless they add up or have to be exchanged.
+    if (plan.num_processes == 1 && !plan.accumulates) {
+      memory.gradients =
+          std::min(memory.gradients, layer + model.largest_parameter * types.parameter_bytes);
+    }
   }
 }
 

@@ -28,7 +28,10 @@ struct SizedTensor {
 
 bool is_float_type(const std::optional<format::DType>& type) {
   using format::DType;
-  return type == DType::f64 || type == DType::f32 || type == DType::f16 || type == DType::bf16;
+  constexpr std::array kFloats = {DType::f64,         DType::f32,        DType::f16,
+                                  DType::bf16,        DType::f8_e5m2,    DType::f8_e4m3,
+                                  DType::f8_e5m2fnuz, DType::f8_e4m3fnuz};
+  return type && std::ranges::find(kFloats, *type) != kFloats.end();
 }
 
 // Files do not tell buffers from parameters. These are the names of buffers that libraries save.

@@ -62,10 +62,11 @@ class Config {
   bool has(const char* key) const { return values_.contains(key) && !values_.at(key).is_null(); }
 
   [[noreturn]] void fail(const char* key, const std::string& got) const {
-    throw Error(ErrorDetails{.problem = path_ + " does not say how large the model is",
-                             .expected = std::string(key) + ": a whole number from 1 to 2^28",
-                             .got = got,
-                             .hint = "correct the file, or estimate from the weights alone"});
+    throw Error(ErrorDetails{
+        .problem = path_ + " does not say how large the model is",
+        .expected = std::string(key) + ": a whole number from 1 to 2^28",
+        .got = got,
+        .hint = "correct the file, or move it away to estimate from the weights alone"});
   }
 
   const nlohmann::json& values_;
