@@ -144,7 +144,7 @@ TEST(DispatchErrors, ModelsAreUndoneToDevicesThatExist) {
 TEST(DispatchErrors, MovingAnOffloadedModelIsFound) {
   LanguageModel net = make_model({}, 1);
   LanguageModel plain = make_model({}, 1);
-  cpu_offload(net);
+  cpu_offload(net, {.execution_device = at::Device(at::kCPU)});
   verify_offload(net);
   net->to(torch::kDouble);
   plain->to(torch::kDouble);
@@ -177,18 +177,21 @@ TEST(DispatchErrors, WithoutAMapAModelIsOnlyLoaded) {
 
 // --- Files ---------------------------------------------------------------------------------------
 
+// Children that are forked cannot use a GPU that their parent has used.
+const OffloadOptions on_the_host{.execution_device = at::Device(at::kCPU)};
+
 TEST(DispatchFiles, ModelsInTheFolderAreUsedIfTheirValuesAreTheSame) {
   const TempFolder folder;
   LanguageModel net = make_model({}, 1);
   save_model(net, folder.path());
-  disk_offload(net, folder.path());
+  disk_offload(net, folder.path(), on_the_host);
   EXPECT_FALSE(path_exists(folder.path("offload.safetensors")));
   undo_offload(net);
   {
     const at::NoGradGuard no_grad;
     net->head.add_(1);
   }
-  disk_offload(net, folder.path());
+  disk_offload(net, folder.path(), on_the_host);
   const auto written = format::SafetensorsFile::open(folder.path("offload.safetensors"));
   EXPECT_EQ(written.names(), (std::vector<std::string_view>{"head"}));
   LanguageModel expected = make_model({}, 1);
@@ -199,14 +202,14 @@ TEST(DispatchFiles, WhatWasOffloadedIsFoundAgain) {
   const TempFolder folder;
   {
     LanguageModel net = make_model({}, 1);
-    disk_offload(net, folder.path());
+    disk_offload(net, folder.path(), on_the_host);
   }
   LanguageModel net = make_model({}, 1);
   {
     const at::NoGradGuard no_grad;
     net->head.add_(1);
   }
-  disk_offload(net, folder.path());
+  disk_offload(net, folder.path(), on_the_host);
   const auto file = format::SafetensorsFile::open(folder.path("offload.safetensors"));
   EXPECT_NE(file.find("head"), nullptr);
   EXPECT_NE(file.find("words.weight"), nullptr) << "what was there before is still there";
@@ -254,7 +257,8 @@ TEST(DispatchFiles, AFullDiskChangesNothing) {
         ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
         ::mount("none", folder.path().c_str(), "tmpfs", 0, "size=1m") == 0;
     if (!is_mounted) return false;
-    const std::string message = whole_error_of([&] { disk_offload(net, folder.path()); });
+    const std::string message =
+        whole_error_of([&] { disk_offload(net, folder.path(), on_the_host); });
     EXPECT_TRUE(contains(message, "No space left on device"));
     EXPECT_TRUE(contains(message, "Weights cannot be offloaded"));
     EXPECT_FALSE(has_offloaded_params(net));
@@ -282,13 +286,13 @@ TEST(DispatchFiles, KilledWhileOffloadingTheOldFileIsWhole) {
   LanguageModel net = make_model({}, 1);
   {
     LanguageModel first = make_model({}, 1);
-    disk_offload(first, folder.path());
+    disk_offload(first, folder.path(), on_the_host);
   }
   const std::string before = TempFolder::content_of(folder.path("offload.safetensors"));
   LanguageModel other = make_model({}, 2);
-  kill_at("offload.writing", [&] { disk_offload(other, folder.path()); });
+  kill_at("offload.writing", [&] { disk_offload(other, folder.path(), on_the_host); });
   EXPECT_TRUE(TempFolder::content_of(folder.path("offload.safetensors")) == before);
-  disk_offload(other, folder.path());
+  disk_offload(other, folder.path(), on_the_host);
   LanguageModel expected = make_model({}, 2);
   undo_offload(other);
   expect_same_module(*expected, *other);
@@ -300,7 +304,8 @@ TEST(DispatchFiles, KilledInTheMiddleOfASaveTheOldModelIsWhole) {
   save_model(old_model, folder.path("model"));
   kill_at("paging.fetch", [&] {
     LanguageModel net = make_model({}, 2);
-    disk_offload(net, folder.path("offload"), {.budget = 0, .zero_copy = false});
+    disk_offload(net, folder.path("offload"),
+                 {.execution_device = at::Device(at::kCPU), .budget = 0, .zero_copy = false});
     save_model(net, folder.path("model"));
   });
   LanguageModel loaded = make_model({}, 3);
