@@ -9,7 +9,8 @@
 //                       a time
 //   forward TOKENS SECONDS
 //                       seconds per forward of that many rows or tokens
-//   transfer SECONDS    seconds to copy as many bytes as are offloaded from pinned host memory
+//   transfer TOKENS SECONDS
+//                       seconds to copy as many bytes from pinned host memory as a forward fetches
 //
 // The sizes are linear (24 layers of 16 MiB), gpt2 (GPT-2 small, 124 M parameters in float32) and 8b
 // (the shapes of Llama 3 8B, in bfloat16). Weights are random.
@@ -183,8 +184,8 @@ class Bench {
     return text.str();
   }
 
-  std::string transfer(double seconds) {
-    const auto bytes = static_cast<int64_t>(accelerant::offload_statistics(net_).offloaded_bytes);
+  std::string transfer(int64_t tokens, double seconds) {
+    const int64_t bytes = fetched_by_forward(tokens);
     const int64_t piece = std::min<int64_t>(bytes, int64_t{1} << 30);
     const auto host =
         at::empty({piece}, at::TensorOptions(torch::kByte).pinned_memory(device_.is_cuda()));
@@ -192,10 +193,24 @@ class Bench {
     const double one = seconds_per_step(
         seconds, [&] { there.copy_(host, /*non_blocking=*/true); }, [&] { synchronize(); });
     return R"({"seconds": )" +
-           std::to_string(one * static_cast<double>(bytes) / static_cast<double>(piece)) + "}";
+           std::to_string(one * static_cast<double>(bytes) / static_cast<double>(piece)) +
+           R"(, "bytes": )" + std::to_string(bytes) + "}";
   }
 
  private:
+  // Less than what is offloaded: some of it is still there from the forward before.
+  int64_t fetched_by_forward(int64_t tokens) {
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = net_->input(tokens, device_);
+    for (int i = 0; i < 4; ++i) net_->forward(x);
+    const uint64_t before = accelerant::offload_statistics(net_).fetched_bytes;
+    constexpr int kForwards = 4;
+    for (int i = 0; i < kForwards; ++i) net_->forward(x);
+    synchronize();
+    const uint64_t after = accelerant::offload_statistics(net_).fetched_bytes;
+    return static_cast<int64_t>((after - before) / kForwards);
+  }
+
   void synchronize() const {
     if (device_.is_cuda()) torch::cuda::synchronize();
   }
@@ -234,8 +249,8 @@ std::string answer(Bench& bench, const std::string& request) {
     words >> count >> seconds;
     return bench.forward(count, seconds);
   }
-  words >> seconds;
-  return bench.transfer(seconds);
+  words >> count >> seconds;
+  return bench.transfer(count, seconds);
 }
 
 }  // namespace

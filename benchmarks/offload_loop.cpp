@@ -226,7 +226,10 @@ class Requests {
     training_.reset();
     const bool clips = form.starts_with("clipped-");
     if (clips) form = form.substr(std::string("clipped-").size());
-    if (best_device().is_cuda()) at::getDeviceAllocator(at::kCUDA)->emptyCache();
+    if (best_device().is_cuda()) {
+      at::globalContext().lazyInitDevice(at::kCUDA);  // makes the allocator
+      at::getDeviceAllocator(at::kCUDA)->emptyCache();
+    }
     limit_memory(limit);
     training_.emplace(form, size_named(size), clips);
     std::string losses;

@@ -69,41 +69,52 @@ BENCHMARK(Miss);
 
 // --- Models that do not fit -----------------------------------------------------------------------
 
-// Forward of a stack of layers: resident (0), with a budget of four of them and no prefetch (1), and
-// with the next one prefetched (2). Bytes per second: of parameters that were fetched.
+// A stack of layers, as large as suits the device.
+struct Stack {
+  // `form`: resident (0), or with a budget of four layers and `form` - 1 of them fetched ahead.
+  Stack(int64_t form, int layers, int64_t width, int64_t rows) {
+    const at::ScalarType type = has_cuda ? at::kBFloat16 : at::kFloat;
+    for (int i = 0; i < layers; ++i) {
+      model->push_back(nn::Linear(nn::LinearOptions(width, width).bias(false)));
+    }
+    model->to(type);
+    if (form == 0) {
+      model->to(device);
+    } else {
+      const auto units = accelerant::paging::plan_units(*model, {.smallest_unit = 0});
+      const uint64_t bytes = units.front().parameters.front().parameter.nbytes();
+      pager.emplace(
+          units,
+          PagerOptions{
+              .device = device, .budget = 4 * bytes, .prefetch = form - 1, .zero_copy = false});
+    }
+    x = torch::ones({rows, width}, at::TensorOptions(type).device(device));
+  }
+
+  // Repeats the work. Bytes per second: of parameters that were fetched.
+  void measure(benchmark::State& state, const std::function<void()>& work) {
+    const auto finished = [&] {
+      work();
+      if (has_cuda) torch::cuda::synchronize();
+    };
+    for (int i = 0; i < 3; ++i) finished();
+    if (pager) pager->reset_statistics();
+    for (auto _ : state) finished();
+    if (pager) state.SetBytesProcessed(static_cast<int64_t>(pager->statistics().fetched_bytes));
+  }
+
+  bool has_cuda = torch::cuda::is_available();
+  at::Device device = has_cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  nn::Sequential model;
+  std::optional<Pager> pager;
+  at::Tensor x;
+};
+
 void Forward(benchmark::State& state) {
   const bool has_cuda = torch::cuda::is_available();
-  const at::Device device = has_cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
-  const int64_t width = has_cuda ? 8192 : 1024;
-  const int layers = has_cuda ? 32 : 24;
-  const at::ScalarType type = has_cuda ? at::kBFloat16 : at::kFloat;
-  const int64_t tokens = state.range(1);
   const at::NoGradGuard no_grad;
-  nn::Sequential model;
-  for (int i = 0; i < layers; ++i) {
-    model->push_back(nn::Linear(nn::LinearOptions(width, width).bias(false)));
-  }
-  model->to(type);
-  std::optional<Pager> pager;
-  if (state.range(0) == 0) {
-    model->to(device);
-  } else {
-    const auto units = accelerant::paging::plan_units(*model);
-    const uint64_t bytes = units.front().parameters.front().parameter.nbytes();
-    pager.emplace(units, PagerOptions{.device = device,
-                                      .budget = 4 * bytes,
-                                      .prefetch = state.range(0) - 1,
-                                      .zero_copy = false});
-  }
-  const auto x = torch::ones({tokens, width}, at::TensorOptions(type).device(device));
-  const auto forward = [&] {
-    benchmark::DoNotOptimize(model->forward(x));
-    if (has_cuda) torch::cuda::synchronize();
-  };
-  for (int i = 0; i < 3; ++i) forward();
-  if (pager) pager->reset_statistics();
-  for (auto _ : state) forward();
-  if (pager) state.SetBytesProcessed(static_cast<int64_t>(pager->statistics().fetched_bytes));
+  Stack stack(state.range(0), has_cuda ? 32 : 24, has_cuda ? 8192 : 1024, state.range(1));
+  stack.measure(state, [&] { benchmark::DoNotOptimize(stack.model->forward(stack.x)); });
 }
 BENCHMARK(Forward)
     ->ArgNames({"prefetch_plus_1", "tokens"})
@@ -114,39 +125,13 @@ BENCHMARK(Forward)
 // The same with backward, in recorded order, at 8192 tokens (CPU: 256).
 void ForwardAndBackward(benchmark::State& state) {
   const bool has_cuda = torch::cuda::is_available();
-  const at::Device device = has_cuda ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
-  const int64_t width = has_cuda ? 8192 : 512;
-  const int layers = has_cuda ? 16 : 12;
-  const at::ScalarType type = has_cuda ? at::kBFloat16 : at::kFloat;
-  nn::Sequential model;
-  for (int i = 0; i < layers; ++i) {
-    model->push_back(nn::Linear(nn::LinearOptions(width, width).bias(false)));
-  }
-  model->to(type);
-  std::optional<Pager> pager;
-  if (state.range(0) == 0) {
-    model->to(device);
-  } else {
-    const auto units = accelerant::paging::plan_units(*model, {.smallest_unit = 0});
-    const uint64_t bytes = units.front().parameters.front().parameter.nbytes();
-    pager.emplace(units, PagerOptions{.device = device,
-                                      .budget = 4 * bytes,
-                                      .prefetch = state.range(0) - 1,
-                                      .zero_copy = false});
-  }
-  const auto x =
-      torch::ones({has_cuda ? 8192 : 256, width}, at::TensorOptions(type).device(device));
-  const auto step = [&] {
+  Stack stack(state.range(0), has_cuda ? 16 : 12, has_cuda ? 8192 : 512, has_cuda ? 8192 : 256);
+  stack.measure(state, [&] {
     std::optional<Pager::Iteration> iteration;
-    if (pager) iteration.emplace(pager->begin("train"));
-    model->zero_grad();
-    model->forward(x).sum().backward();
-    if (has_cuda) torch::cuda::synchronize();
-  };
-  for (int i = 0; i < 3; ++i) step();
-  if (pager) pager->reset_statistics();
-  for (auto _ : state) step();
-  if (pager) state.SetBytesProcessed(static_cast<int64_t>(pager->statistics().fetched_bytes));
+    if (stack.pager) iteration.emplace(stack.pager->begin("train"));
+    stack.model->zero_grad();
+    stack.model->forward(stack.x).sum().backward();
+  });
 }
 BENCHMARK(ForwardAndBackward)
     ->ArgName("prefetch_plus_1")

@@ -34,6 +34,8 @@ SECTIONS = {
     "warnings": "Warnings about likely mistakes",
     "nonfinite": "Steps that look for inf and nan",
     "memory": "Memory of the GPU",
+    "offload": "Training with the optimizer's state in host memory",
+    "big_model": "Big models: weights in host memory or in files",
     "loader": "Loading batches",
     "checkpoint": "Saving and loading",
     "startup": "Start of a process",

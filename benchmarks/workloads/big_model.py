@@ -1,7 +1,7 @@
 """Forward passes of a model whose weights are in host memory or in mapped files (big_model.cpp, and Accelerate in
 big_model.py).
 
-On a GPU the floor is a plain copy of the weights from pinned host memory: the time of a forward cannot be less. On a CPU
+On a GPU the floor is a plain copy, from pinned host memory, of as many bytes as a forward fetches. On a CPU
 it is the forward of the resident model, and files are used in place. Files are in the page cache.
 """
 
@@ -24,7 +24,7 @@ def contender(settings, side, form, size, tokens, budget):
     is_theirs = side in ("accelerate", "pinned")
     command = settings.script("big_model.py") if is_theirs else [settings.program("bench-big-model")]
     worker = settings.worker(f"big model {side}", [*command, settings.device])
-    request = ("transfer", settings.seconds) if form == "transfer" else ("forward", tokens, settings.seconds)
+    request = ("transfer" if form == "transfer" else "forward", tokens, settings.seconds)
     placed = "host" if form == "transfer" else form
 
     def prepare():
