@@ -35,9 +35,10 @@ void warn_if_torn_apart(const std::vector<std::string>& names, const DeviceMap& 
     is_torn = is_torn || *place != *first;
   }
   if (!is_torn) return;
-  log(LogLevel::warning, "Tied parameters are on different devices: " + list_text(texts) +
-                             ". They all go to " + first->text() +
-                             ". Please modify your custom device map or set `device_map='auto'`.");
+  log(LogLevel::warning,
+      "Tied parameters are on different devices: " + list_text(texts) + ". They all go to " +
+          first->text() +
+          ". Place them together, or take a map from make_device_map(net, \"auto\").");
 }
 
 [[noreturn]] void refuse_placements(const char* expected, const std::vector<std::string>& names,

@@ -24,7 +24,7 @@ PagerOptions checked(PagerOptions options) {
   options.device =
       present_device(options.device, c10::str("Parameters cannot be paged on ", options.device));
   if (options.prefetch < 0) {
-    throw Error(ErrorDetails{.problem = "PagerOptions::prefetch is a number of units",
+    throw Error(ErrorDetails{.problem = "prefetch is a number of units",
                              .expected = "0 or more",
                              .got = c10::str(options.prefetch),
                              .hint = "use 0 to fetch units only when they are needed"});
@@ -41,8 +41,8 @@ uint64_t pool_limit(const std::vector<PlannedUnit>& units, const PagerOptions& o
 
 std::string absence_text(const std::string& name) {
   return c10::str("The memory of the paged parameter \"", name,
-                  "\" is absent: expected an operator or a Residency, got direct access to its "
-                  "address; use an operator, or hold accelerant::paging::Residency meanwhile");
+                  "\" is absent: expected an operator, got direct access to its address; use an "
+                  "operator, or hold align_module_device(module, std::nullopt) meanwhile");
 }
 
 // The memory of a tensor that nothing else refers to.
@@ -134,8 +134,8 @@ void Engine::verify() const {
       .expected = "parameters that change only in place while they are paged",
       .got = c10::str("new memory for ", list_text(left, 5)),
       .hint = "set_data(), set_(), and Module::to() with another type or device replace a "
-              "parameter's memory: call Pager::detach() before them and attach again afterwards, "
-              "or change values with copy_()"});
+              "parameter's memory: do that before the model is prepared or offloaded, or after "
+              "undo_offload(); to change values, use copy_()"});
 }
 
 std::optional<std::size_t> Engine::unit_of(const at::Tensor& parameter) const {
@@ -158,9 +158,9 @@ void Engine::detach(std::optional<c10::Device> device) {
     if (unit->pins > 0) {
       throw Error(ErrorDetails{
           .problem = "A Pager cannot give up parameters that are in use",
-          .expected = "no Residency and no operator that uses them",
+          .expected = "no operator that uses them, and no scope that holds them",
           .got = c10::str(counted(unit->pins, "user"), " of \"", unit->layout.name, "\""),
-          .hint = "end every Residency, and let operators return, before detach()"});
+          .hint = "end every align_module_device(), and let operators return, before that"});
     }
     detach(*unit, device, lock);
   }

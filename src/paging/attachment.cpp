@@ -39,11 +39,11 @@ void check_parameter(const NamedParameter& named, bool has_source) {
   }
   if (has_paging_key(parameter)) {
     refuse_parameter(named.name, "an ordinary tensor", "a parameter that is paged already",
-                     "detach() the other Pager first");
+                     "call undo_offload() first");
   }
   if (parameter.is_meta() && !has_source) {
     refuse_parameter(named.name, "values, or a source that has them", "a tensor on the meta device",
-                     "give the unit a source, or load the values first");
+                     "materialize() the model and load its values first");
   }
 }
 

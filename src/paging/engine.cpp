@@ -32,7 +32,7 @@ void Engine::check_use(const UnitState& unit, Use use) const {
             c10::str("A collective cannot use the paged parameters of \"", unit.layout.name, "\""),
         .expected = "memory that stays until the collective is done",
         .got = "memory that comes and goes",
-        .hint = "hold a Residency until then, or exchange copies"});
+        .hint = "exchange a copy: parameter.clone()"});
   }
   if (side_.exists() && unit.guards == 0 && side_.is_capturing()) {
     throw Error(ErrorDetails{
@@ -40,7 +40,7 @@ void Engine::check_use(const UnitState& unit, Use use) const {
             c10::str("A CUDA graph cannot use the paged parameters of \"", unit.layout.name, "\""),
         .expected = "memory that stays where it is as long as the graph",
         .got = "memory that comes and goes",
-        .hint = "hold a Residency of the parameters, made before the capture, or do not capture"});
+        .hint = "call undo_offload() before, or do not capture"});
   }
 }
 
@@ -213,6 +213,10 @@ void Engine::end() {
 
 void Engine::evict_all() {
   Lock lock(Registry::instance().mutex);
+  if (thread_) {  // or it would bring back what leaves
+    const Unlocked unlocked(lock);
+    thread_->cancel();
+  }
   for (const auto& unit : units_) {
     wait_while_moving(*unit, lock);
     if (unit->where != UnitState::Where::resident || unit->lent || unit->pins > 0) continue;

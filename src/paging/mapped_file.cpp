@@ -3,23 +3,28 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "paging/unlocked.h"
+#include "store/parallel_reads.h"
 #include "tensor/tensor_dtype.h"
 
 namespace accelerant::paging {
 namespace {
 
-constexpr std::size_t staging_bytes = std::size_t{8} << 20;
+constexpr std::size_t staging_bytes = std::size_t{1} << 20;
+constexpr int most_staging_threads = 8;
 
 std::string form_of(const format::TensorInfo& tensor) {
   return c10::str(format::dtype_name(tensor.dtype), " ", c10::IntArrayRef(tensor.shape));
@@ -27,29 +32,27 @@ std::string form_of(const format::TensorInfo& tensor) {
 
 }  // namespace
 
-// Two pinned buffers: while one is being copied to the device, the other is filled.
+// One thread copies more slowly than a GPU reads, so several copy pieces to pinned buffers, from which
+// the device reads meanwhile. The buffers are small and used in turn, so they stay in the processor's
+// cache.
 class ModelFiles::Staging {
  public:
-  explicit Staging(c10::Device device) : device_(device) {}
+  explicit Staging(c10::Device device)
+      : device_(device),
+        threads_(std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1,
+                            most_staging_threads)) {}
 
   void copy(std::span<const std::byte> bytes, const at::Tensor& target) {
     const c10::Stream stream = c10::impl::getDeviceGuardImpl(device_.type())->getStream(device_);
-    for (std::size_t done = 0; done < bytes.size();) {
-      Buffer& buffer = buffers_[next_++ % buffers_.size()];
-      if (!buffer.memory.defined()) {
-        buffer.memory = at::empty({static_cast<int64_t>(staging_bytes)},
-                                  at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-        buffer.is_free.emplace(device_.type());
-      } else {
-        buffer.is_free->synchronize();
-      }
-      const std::size_t count = std::min(staging_bytes, bytes.size() - done);
-      std::memcpy(buffer.memory.mutable_data_ptr(), bytes.data() + done, count);
-      target.narrow(0, static_cast<int64_t>(done), static_cast<int64_t>(count))
-          .copy_(buffer.memory.narrow(0, 0, static_cast<int64_t>(count)), /*non_blocking=*/true);
-      buffer.is_free->record(stream);
-      done += count;
-    }
+    const std::size_t pieces = (bytes.size() + staging_bytes - 1) / staging_bytes;
+    checkpoint::run_in_parallel(pieces, threads_, [&](std::size_t i) {
+      const OrdinaryMode ordinary;
+      const c10::StreamGuard guard(stream);
+      const std::size_t begin = i * staging_bytes;
+      const std::size_t count = std::min(staging_bytes, bytes.size() - begin);
+      copy_piece(bytes.subspan(begin, count), stream,
+                 target.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(count)));
+    });
   }
 
  private:
@@ -58,9 +61,44 @@ class ModelFiles::Staging {
     std::optional<c10::Event> is_free = {};
   };
 
+  void copy_piece(std::span<const std::byte> bytes, const c10::Stream& stream,
+                  const at::Tensor& target) {
+    Buffer buffer = take();
+    std::memcpy(buffer.memory.mutable_data_ptr(), bytes.data(), bytes.size());
+    target.copy_(buffer.memory.narrow(0, 0, static_cast<int64_t>(bytes.size())),
+                 /*non_blocking=*/true);
+    buffer.is_free->record(stream);
+    const std::lock_guard lock(mutex_);
+    buffers_.push_back(std::move(buffer));
+  }
+
+  // A buffer that nothing reads: twice as many as threads, so that the oldest is rarely waited for.
+  Buffer take() {
+    Buffer buffer;
+    {
+      const std::lock_guard lock(mutex_);
+      if (made_ == 2 * threads_) {
+        buffer = std::move(buffers_.front());
+        buffers_.pop_front();
+      } else {
+        ++made_;
+      }
+    }
+    if (buffer.is_free) {
+      buffer.is_free->synchronize();
+    } else {
+      buffer.memory = at::empty({static_cast<int64_t>(staging_bytes)},
+                                at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+      buffer.is_free.emplace(device_.type());
+    }
+    return buffer;
+  }
+
   c10::Device device_;
-  std::array<Buffer, 2> buffers_;
-  std::size_t next_ = 0;
+  int threads_;
+  std::mutex mutex_;
+  std::deque<Buffer> buffers_;  // the oldest first
+  int made_ = 0;
 };
 
 ModelFiles::ModelFiles(std::map<std::string, FileTensor> tensors) : tensors_(std::move(tensors)) {}

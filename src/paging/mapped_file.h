@@ -1,5 +1,5 @@
 // Units whose bytes are in safetensors files that are mapped into memory. On the CPU operators use
-// the mapping itself; to an accelerator it is copied through a small pinned buffer. Files are never
+// the mapping itself; to an accelerator it is copied through small pinned buffers. Files are never
 // written to: a unit that changes moves to host memory.
 #pragma once
 

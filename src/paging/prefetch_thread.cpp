@@ -26,6 +26,12 @@ void PrefetchThread::want(const std::vector<std::size_t>& units) {
   work_.notify_one();
 }
 
+void PrefetchThread::cancel() {
+  std::unique_lock lock(mutex_);
+  wanted_.clear();
+  rest_.wait(lock, [this] { return !is_fetching_; });
+}
+
 void PrefetchThread::run() {
   compat::use_one_intra_op_thread();  // the others compute
   std::unique_lock lock(mutex_);
@@ -34,9 +40,12 @@ void PrefetchThread::run() {
     if (stops_) return;
     const std::size_t unit = wanted_.front();
     wanted_.pop_front();
+    is_fetching_ = true;
     lock.unlock();
     fetch_(unit);
     lock.lock();
+    is_fetching_ = false;
+    rest_.notify_all();
   }
 }
 

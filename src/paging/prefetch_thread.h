@@ -24,13 +24,17 @@ class PrefetchThread {
   // Replaces what was wanted before and has not begun.
   void want(const std::vector<std::size_t>& units);
 
+  // Drops what is wanted, and waits for the fetch in progress.
+  void cancel();
+
  private:
   void run();
 
   std::function<void(std::size_t)> fetch_;
   std::mutex mutex_;
-  std::condition_variable work_;
+  std::condition_variable work_, rest_;
   std::deque<std::size_t> wanted_;
+  bool is_fetching_ = false;
   bool stops_ = false;
   std::thread thread_;  // last member, so that it finds the others
 };

@@ -46,7 +46,14 @@ INTERNAL = [
     ("src/format/torch_archive.cpp", "has an invalid name"),
     ("src/format/zip_writer.cpp", "a record of an archive has the wrong size"),
     ("src/order/random.cpp", ""),
+    ("src/paging/attachment.cpp", "Units of a Pager cannot be told apart"),
+    ("src/paging/engine.cpp", "cannot be changed"),
+    ("src/paging/host_memory.cpp", "does not fit"),
+    ("src/paging/mapped_file.cpp", "The files have no tensor for a parameter"),
     ("src/paging/offload/device_memory.cpp", "does not fit"),
+    ("src/paging/plan_units.cpp", "UnitOptions::prefixes"),
+    ("src/paging/source.cpp", "cannot be stored in"),
+    ("src/store/weight_file.cpp", "the part is outside the tensor"),
 ]
 
 
@@ -76,7 +83,7 @@ TOKEN = re.compile(r'//.*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|[^\s]')
 # What comes before a message. A message that is a member of a struct ends at a comma, others at the closing
 # bracket.
 BEGINNINGS = re.compile(
-    r"\.problem = (?P<member>)|\bwarnings\.say\(|\blog(?:_on_main)?\(\s*LogLevel::(?:warning|error),"
+    r"\.problem =\s(?P<member>)|\bwarnings\.say\(|\blog(?:_on_main)?\(\s*LogLevel::(?:warning|error),"
     r"|\bstatic_assert\(|\bError\((?!\s*ErrorDetails)|\bUsageError\{"
 )
 

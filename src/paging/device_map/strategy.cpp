@@ -20,7 +20,7 @@ void require_strategy(const std::string& name) {
       .problem = "no such device map",
       .expected = "'auto', 'balanced', 'balanced_low_0' or 'sequential'",
       .got = "'" + name + "'",
-      .hint = "to put the whole model on one device, write {{\"\", \"" + name + "\"}}"});
+      .hint = "to put the whole model on one device, write {{\"\", \"cpu\"}} or {{\"\", 0}}"});
 }
 
 // Where the first tensor of a module is that has a placement.
