@@ -8,7 +8,8 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
-#include <mutex>
+#include <memory>
+#include <string_view>
 
 #include "accelerant/core/error.h"
 #include "paging/key_alias.h"
@@ -72,20 +73,30 @@ void probe() {
   if (has_paging_key(result)) refuse_libtorch("results of computations that have it, too");
 }
 
+// Operators of ATen that use no memory themselves, such as views, do not even pass by.
+void let_others_pass(torch::Library& library) {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (!std::string_view(name.name).starts_with("aten::")) continue;
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op || !rule_of(*op).used.empty()) continue;
+    library.impl(c10::toString(name).c_str(), torch::CppFunction::makeFallthrough());
+  }
+}
+
 bool install() {
   if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(paging_key)) {
     refuse_libtorch("another user of that key");
   }
-  // Never destroyed: parameters may outlive static objects.
-  auto* const library =
-      new torch::Library(torch::Library::IMPL, "_", paging_key, __FILE__, __LINE__);
+  auto library =
+      std::make_unique<torch::Library>(torch::Library::IMPL, "_", paging_key, __FILE__, __LINE__);
+  auto of_aten = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", paging_key,
+                                                  __FILE__, __LINE__);
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
-  try {
-    probe();
-  } catch (...) {
-    delete library;
-    throw;
-  }
+  let_others_pass(*of_aten);
+  probe();
+  // Never destroyed: parameters may outlive static objects.
+  [[maybe_unused]] const auto* const kept = library.release();
+  [[maybe_unused]] const auto* const kept_of_aten = of_aten.release();
   return true;
 }
 
