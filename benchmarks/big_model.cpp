@@ -9,17 +9,20 @@
 //                       a time
 //   forward TOKENS SECONDS
 //                       seconds per forward of that many rows or tokens
+//   step TOKENS SECONDS seconds per step of gpt2 with plain libtorch: forward, backward and AdamW
 //   transfer TOKENS SECONDS
 //                       seconds to copy as many bytes from pinned host memory as a forward fetches
 //
-// The sizes are linear (24 layers of 16 MiB), gpt2 (GPT-2 small, 124 M parameters in float32) and 8b
-// (the shapes of Llama 3 8B, in bfloat16). Weights are random.
+// The sizes are linear (24 layers of 16 MiB), gpt2 (GPT-2 small, 124 M parameters in float32, on a
+// GPU under autocast to bfloat16) and 8b (the shapes of Llama 3 8B, in bfloat16). Weights are random.
+#include <accelerant/amp/autocast.h>
 #include <accelerant/checkpoint/models.h>
 #include <accelerant/nn/layers.h>
 #include <accelerant/paging/empty_weights.h>
 #include <accelerant/paging/offload.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -29,6 +32,7 @@
 #include <string>
 
 #include "stopwatch.h"
+#include "training_tasks.h"
 
 namespace {
 
@@ -39,18 +43,18 @@ using torch::nn::EmbeddingOptions;
 struct Shape {
   int64_t layers = 24;
   int64_t width = 2048;
-  int64_t inner = 0;  // of the MLP; 0: the model is only a chain of linear layers
+  int64_t inner = 0;  // of a Llama's MLP
   int64_t heads = 1;
   int64_t key_heads = 1;
-  int64_t words = 0;
+  int64_t words = 0;    // 0: the model is only a chain of linear layers
+  int64_t context = 0;  // of a GPT
   c10::ScalarType dtype = torch::kFloat;
 };
 
 Shape shape_of(const std::string& size) {
   if (size == "linear") return {};
   if (size == "gpt2") {
-    return {
-        .layers = 12, .width = 768, .inner = 2048, .heads = 12, .key_heads = 12, .words = 50257};
+    return {.layers = 12, .width = 768, .heads = 12, .words = 50257, .context = 1024};
   }
   if (size == "8b") {
     return {.layers = 32,
@@ -68,8 +72,8 @@ Linear plain_linear(int64_t in, int64_t out) {
   return Linear(torch::nn::LinearOptions(in, out).bias(false));
 }
 
-struct BlockImpl : torch::nn::Module {
-  explicit BlockImpl(const Shape& wanted) : shape(wanted) {
+struct LlamaBlockImpl : torch::nn::Module {
+  explicit LlamaBlockImpl(const Shape& wanted) : shape(wanted) {
     const int64_t key_width = shape.width / shape.heads * shape.key_heads;
     first_norm = register_parameter("first_norm", torch::ones({shape.width}));
     second_norm = register_parameter("second_norm", torch::ones({shape.width}));
@@ -105,16 +109,21 @@ struct BlockImpl : torch::nn::Module {
   at::Tensor first_norm, second_norm;
   Linear q{nullptr}, k{nullptr}, v{nullptr}, o{nullptr}, gate{nullptr}, up{nullptr}, down{nullptr};
 };
-TORCH_MODULE(Block);
+TORCH_MODULE(LlamaBlock);
 
 struct BigModelImpl : torch::nn::Module {
   explicit BigModelImpl(const Shape& wanted) : shape(wanted) {
+    if (is_gpt()) {
+      gpt = register_module(
+          "gpt", Gpt(shape.layers, shape.width, shape.heads, shape.words, shape.context));
+      return;
+    }
     layers = register_module("layers", torch::nn::ModuleList());
     for (int64_t i = 0; i < shape.layers; ++i) {
       if (is_chain()) {
         layers->push_back(plain_linear(shape.width, shape.width));
       } else {
-        layers->push_back(Block(shape));
+        layers->push_back(LlamaBlock(shape));
       }
     }
     if (is_chain()) return;
@@ -122,11 +131,14 @@ struct BigModelImpl : torch::nn::Module {
     head = register_module("head", plain_linear(shape.width, shape.words));
   }
 
-  bool is_chain() const { return shape.inner == 0; }
+  bool is_chain() const { return shape.words == 0; }
+  bool is_gpt() const { return shape.context > 0; }
 
   at::Tensor input(int64_t tokens, at::Device device) const {
     if (is_chain()) return torch::ones({tokens, shape.width}, device);
-    return torch::zeros({1, tokens}, at::TensorOptions(torch::kLong).device(device));
+    const int64_t length = is_gpt() ? std::min(tokens, shape.context) : tokens;
+    return torch::zeros({tokens / length, length},
+                        at::TensorOptions(torch::kLong).device(device));
   }
 
   at::Tensor forward(at::Tensor x) {
@@ -134,12 +146,20 @@ struct BigModelImpl : torch::nn::Module {
       for (const auto& layer : *layers) x = layer->as<accelerant::nn::LinearImpl>()->forward(x);
       return x;
     }
+    if (is_gpt()) {
+      const accelerant::AutocastGuard autocast(
+          {.device_type = x.device().type(), .dtype = at::kBFloat16, .enabled = x.is_cuda()});
+      return gpt(x);
+    }
     x = words(x);
-    for (const auto& layer : *layers) x = layer->as<BlockImpl>()->forward(x);
+    for (const auto& layer : *layers) x = layer->as<LlamaBlockImpl>()->forward(x);
     return head(x);
   }
 
+  using Gpt = torch::nn::ModuleHolder<GptImpl<Linear>>;
+
   Shape shape;
+  Gpt gpt{nullptr};
   torch::nn::ModuleList layers{nullptr};
   Embedding words{nullptr};
   Linear head{nullptr};
@@ -182,6 +202,21 @@ class Bench {
     text << R"({"seconds": )" << one << R"(, "offloaded_bytes": )" << statistics.offloaded_bytes
          << R"(, "peak_bytes": )" << statistics.peak_bytes << "}";
     return text.str();
+  }
+
+  std::string step(int64_t tokens, double seconds) {
+    const at::Tensor x = net_->input(tokens, device_);
+    torch::optim::AdamW adamw(net_->parameters(), torch::optim::AdamWOptions(1e-4));
+    const double one = seconds_per_step(
+        seconds,
+        [&] {
+          const at::Tensor logits = net_->forward(x);
+          torch::cross_entropy_loss(logits.flatten(0, 1).to(at::kFloat), x.flatten()).backward();
+          adamw.step();
+          adamw.zero_grad();
+        },
+        [&] { synchronize(); });
+    return R"({"seconds": )" + std::to_string(one) + "}";
   }
 
   std::string transfer(int64_t tokens, double seconds) {
@@ -245,12 +280,11 @@ std::string answer(Bench& bench, const std::string& request) {
     words >> form >> size >> count >> folder;
     return bench.prepare(form, size, count, folder);
   }
-  if (what == "forward") {
-    words >> count >> seconds;
-    return bench.forward(count, seconds);
-  }
   words >> count >> seconds;
-  return bench.transfer(count, seconds);
+  if (what == "forward") return bench.forward(count, seconds);
+  if (what == "step") return bench.step(count, seconds);
+  if (what == "transfer") return bench.transfer(count, seconds);
+  throw std::runtime_error("unknown request: " + request);
 }
 
 }  // namespace

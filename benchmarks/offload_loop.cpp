@@ -21,6 +21,7 @@
 #include <accelerant/accelerant.h>
 #include <accelerant/nn/activation_checkpoint.h>
 #include <accelerant/optim/fused_step.h>
+#include <accelerant/paging/empty_weights.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/torch.h>
@@ -89,6 +90,7 @@ TORCH_MODULE(DeepGpt);
 
 DeepGpt network_of(const Size& size) {
   torch::manual_seed(0);
+  const auto there = accelerant::init_on_device(best_device());  // where random numbers take no time
   DeepGpt network(size.layers, size.width, size.heads, size.vocabulary, size.context);
   network->to(at::kBFloat16);
   return network;

@@ -18,6 +18,7 @@
 #include "amp/gradient_checks.h"
 #include "amp/scaled_step.h"
 #include "amp/unscale.h"
+#include "compat/paging_key.h"
 #include "optim/early_update.h"
 #include "optim/fused_step_replay.h"
 #include "optim/state_watch.h"
@@ -370,7 +371,10 @@ std::optional<std::string> FusedStep::why_not(const torch::optim::Optimizer& opt
     auto& options = const_cast<torch::optim::OptimizerOptions&>(group.options());  // only read
     if (kind->fields(options).empty()) return "the options of a param group have another class";
     for (const at::Tensor& parameter : group.params()) {
-      if (given.on_host) break;
+      if (given.on_host) break;  // the step uses images of them
+      if (compat::has_paging_key(parameter)) {
+        return "its parameters come and go (cpu_offload, dispatch_model)";
+      }
       if (device && *device != parameter.device()) return "its parameters are on several devices";
       device = parameter.device();
     }

@@ -173,6 +173,9 @@ bool StepPlan::is_state_known() {
 StepPlan::Readiness StepPlan::prepare() {
   require_parameters_of_early();
   if (built_ && !is_state_known()) reload_ = true;
+  if (has_early() && (reload_ || !are_groups_known())) {
+    refuse_early("param groups, options or states that were replaced meanwhile");
+  }
   // A graph has its own tables.
   if (!built_ || reload_ || capture_ != compat::current_capture(device_) || !look()) {
     const Readiness readiness = rebuild();
@@ -369,10 +372,12 @@ int32_t StepPlan::update_early(const at::Tensor& parameter, const kernels::StepF
     return -1;
   }
   if (!slots_by_tensor_[static_cast<std::size_t>(seen.tensor)]->image.defined()) return -1;
-  const c10::TensorImpl* const gradient = parameter.grad().unsafeGetTensorImpl();
-  early_[seen.parameter] = {.gradient = gradient, .version = version_of(*gradient)};
+  Early& early = early_[seen.parameter];
+  early = {};  // matches no gradient, in case the update fails half-way
   wait_until_sent();
   kernels::cpu::update_blocks(tables(), costs(), blocks_of(seen.tensor), factors, {});
+  const c10::TensorImpl* const gradient = parameter.grad().unsafeGetTensorImpl();
+  early = {.gradient = gradient, .version = version_of(*gradient)};
   return seen.tensor;
 }
 

@@ -7,17 +7,13 @@
 // the call on to the kernels that would have run without it.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/DispatchKey.h>
+#include "compat/paging_key.h"
 
 namespace accelerant::paging {
 
 // If a libtorch uses this key itself, start_interception() says so.
-inline constexpr c10::DispatchKey paging_key = c10::DispatchKey::DeferredInit;
-
-inline bool has_paging_key(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->key_set().has(paging_key);
-}
+using compat::has_paging_key;
+using compat::paging_key;
 
 // Makes operators with the key pass through the pager, once per process, and checks that they do.
 // Throws Error, which names the version of libtorch, if that is impossible.

@@ -1,10 +1,12 @@
 // AcceleratorOptions::offload.parameters: parameters that come and go in prepared models.
+#include <accelerant/paging/offload.h>
 #include <gtest/gtest.h>
 
 #include "accelerator/core.h"
 #include "accelerator/offload/paged_model.h"
 #include "accelerator/offloaded_training.h"
 #include "accelerator/prepared/model_state.h"
+#include "accelerator/run_anew_backend.h"
 #include "paging/residency.h"
 #include "support/expect_error.h"
 #include "support/on_device.h"
@@ -130,6 +132,73 @@ RANK_TEST(OffloadParametersRanks, AreOnlyEvaluated, 2) {
   const auto model = accelerator.prepare_model(net, {.evaluation_mode = true});
   const torch::NoGradGuard no_grad;
   EXPECT_TRUE(model(torch::ones({2, 18})).equal(net->forward(torch::ones({2, 18}))));
+}
+
+struct WideNetImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return last(first(x).tanh()); }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(400, 400));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(400, 2));
+};
+TORCH_MODULE(WideNet);
+
+// What fits into the budget is an ordinary model: nothing has to be on the host, and steps may be
+// captured.
+TEST(OffloadParametersThatFit, AreOrdinary) {
+  auto options = on_cpu();
+  options.offload = {.parameters = true, .budget = uint64_t{1} << 20};
+  Accelerator accelerator(options);
+  run_steps_anew(accelerator);
+  WideNet net;
+  torch::optim::AdamW adamw(net->parameters(), 1e-3);
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  EXPECT_FALSE(is_paged(net->first->weight));
+  auto step = accelerator.capture([&, &model = model, &optimizer = optimizer](const at::Tensor& x) {
+    accelerator.backward(model(x).square().sum());
+    optimizer.step();
+    optimizer.zero_grad();
+  });
+  for (int i = 0; i < 6; ++i) step(torch::ones({2, 400}));
+  EXPECT_TRUE(step.is_captured());
+}
+
+TEST(OffloadParametersThatFit, OneByteLessIsTooLittle) {
+  const auto prepare_within = [](uint64_t budget) {
+    auto options = on_cpu();
+    options.offload = {.parameters = true, .budget = budget};
+    Accelerator accelerator(options);
+    WideNet net;
+    torch::optim::AdamW adamw(net->parameters(), 1e-3);
+    accelerator.prepare(net, adamw);
+  };
+  const uint64_t enough = 400 * 400 * sizeof(float) + accelerant::paging::block_alignment;
+  prepare_within(enough);
+  EXPECT_TRUE(contains(whole_error_of([&] { prepare_within(enough - 1); }),
+                       "models that fit into offload.budget"));
+}
+
+// Files are mapped for reading only.
+TEST(PagedByTheProgram, AreTrainedFromFiles) {
+  for (const bool on_host : {false, true}) {
+    const auto train = [&](bool pages) {
+      const TempFolder folder;
+      torch::manual_seed(3);
+      WideNet net;
+      if (pages) accelerant::disk_offload(net, folder.path("offload"));
+      torch::optim::AdamW adamw(net->parameters(), 1e-3);
+      auto options = on_cpu();
+      options.offload.optimizer = on_host;
+      Accelerator accelerator(options);
+      auto [model, optimizer] = accelerator.prepare(net, adamw);
+      EXPECT_EQ(is_paged(net->first->weight), pages);
+      for (int i = 0; i < 3; ++i) {
+        accelerator.backward(model(torch::ones({2, 400})).square().sum());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      return net->first->weight.detach().clone();
+    };
+    EXPECT_TRUE(torch::allclose(train(true), train(false), 1e-5, 1e-7));
+  }
 }
 
 // Parameters that the program pages itself stay as they are.

@@ -95,6 +95,11 @@ TEST(UpdateInBackward, WhatIsBegunMustBeFinished) {
          step(training);
        },
        "a parameter that was changed"},
+      {[&](auto& training) {
+         training.original->state().clear();  // as torch::load() does
+         step(training);
+       },
+       "param groups, options or states that were replaced"},
       {[](auto& training) { training.optimizer.zero_grad(); }, "gradients are dropped in between"},
       {[](auto& training) { training.accelerator.drop_gradients(); },
        "gradients are dropped in between"},

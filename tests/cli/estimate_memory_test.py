@@ -240,14 +240,17 @@ SIZES = {"cpu": {"batch": 4, "length": 256, "layers": 6, "width": 256, "vocabula
          "cuda": {"batch": 8, "length": 512, "layers": 8, "width": 512, "vocabulary": 8192}}
 
 
-def measured(tmp_path, device, family, precision, batch, length, layers, width, vocabulary, checkpointing=False):
+def measured(tmp_path, device, family, precision, batch, length, layers, width, vocabulary, checkpointing=False,
+             offload=None):
     words = [PROBE, family, tmp_path, device, precision, batch, length, layers, width, vocabulary, int(checkpointing)]
+    words += [offload] if offload else []
     # Attention on a CPU has memory for each thread, which a small model would not hide.
     result = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=4 * DEADLINE,
                             env=clean_environment(OMP_WAIT_POLICY="passive", OMP_NUM_THREADS="2"), stdin=subprocess.DEVNULL)
     assert result.returncode == 0, result.stderr
     found = types.SimpleNamespace(**json.loads(result.stdout))
     options = ["--activation-checkpointing"] if checkpointing else []
+    options += ["--offload", offload] if offload else []
     expected = estimate(tmp_path, "--batch-size", batch, "--sequence-length", length, *options)
     return found, expected["training"][precision], expected["inference"][precision]
 
@@ -289,6 +292,17 @@ def test_estimates_match_with_activation_checkpointing(tmp_path, precision, devi
     copies = 2 * SIZES[device]["vocabulary"] * SIZES[device]["width"] if precision == "bf16" else 0
     assert close(found.saved, expected["activations"] + copies + expected["loss"] / 3, 0.1)
     assert close(found.peak, expected["peak"], 0.15)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a CPU, host and device have the same memory")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-weights"])
+@pytest.mark.parametrize(("offload", "checkpointing"), [("optimizer", False), ("optimizer,activations", True),
+                                                        ("optimizer,parameters", False)])
+def test_estimates_match_with_offload(tmp_path, precision, offload, checkpointing):
+    sizes = {"batch": 4, "length": 512, "layers": 16, "width": 1024, "vocabulary": 8192}
+    found, expected, _ = measured(tmp_path, "cuda", "gpt2", precision, checkpointing=checkpointing, offload=offload,
+                                  **sizes)
+    assert close(found.peak, expected["peak"], 0.1)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -2,10 +2,13 @@
 // `accelerant estimate-memory` expects:
 //
 //   memory-probe FAMILY FOLDER DEVICE PRECISION BATCH LENGTH LAYERS WIDTH VOCABULARY CHECKPOINTING
+//                [OFFLOAD]
 //
-// FAMILY is gpt2, llama or bert, PRECISION fp32, bf16 or bf16-weights. Writes the model with its
-// config.json to FOLDER, and prints one JSON object.
+// FAMILY is gpt2, llama or bert, PRECISION fp32, bf16 or bf16-weights. OFFLOAD names what an
+// Accelerator offloads, as in parameters,optimizer. Writes the model with its config.json to FOLDER,
+// and prints one JSON object.
 
+#include <accelerant/accelerant.h>
 #include <accelerant/amp/autocast.h>
 #include <accelerant/checkpoint/models.h>
 #include <accelerant/nn/activation_checkpoint.h>
@@ -230,6 +233,36 @@ void warm_up(at::Device device) {
   }
 }
 
+// A training with an Accelerator that offloads: the most memory that its steps take.
+int64_t peak_with_offload(Net net, at::Device device, const std::string& precision,
+                          const at::Tensor& ids, bool checkpointing, const std::string& what) {
+  const auto offloads = [&](const char* name) { return what.find(name) != std::string::npos; };
+  accelerant::AcceleratorOptions options{.device = device,
+                                         .master_weights = precision == "bf16-weights"};
+  options.mixed_precision =
+      precision == "bf16" ? accelerant::Precision::bf16 : accelerant::Precision::no;
+  options.offload = {.parameters = offloads("parameters"),
+                     .optimizer = offloads("optimizer"),
+                     .activations = offloads("activations")};
+  if (precision == "bf16-weights") net->to(at::kBFloat16);
+  Meter meter(device);
+  const int64_t nothing = meter.now();
+  accelerant::Accelerator accelerator(options);
+  torch::optim::AdamW adamw(net->parameters(), 1e-4);
+  auto model = accelerator.prepare_model(net, {.float32_outputs = false});
+  auto optimizer = accelerator.prepare(adamw);
+  const at::Tensor input = ids.narrow(1, 0, ids.size(1) - 1).contiguous();
+  const at::Tensor target = ids.narrow(1, 1, ids.size(1) - 1).flatten();
+  for (int step = 0; step < 3; ++step) {
+    meter.reset();
+    accelerator.backward(
+        at::cross_entropy_loss(model(input, checkpointing).flatten(0, 1), target));
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  return meter.peak() - nothing;
+}
+
 int run(const std::vector<std::string>& words) {
   const auto number = [&](std::size_t i) { return std::stoll(words.at(i)); };
   const std::string folder = words.at(1);
@@ -251,6 +284,13 @@ int run(const std::vector<std::string>& words) {
   std::ofstream(folder + "/config.json") << config_of(sizes);
 
   warm_up(device);
+  if (words.size() > 10) {
+    const at::Tensor ids = at::randint(sizes.vocabulary, {batch, length + 1}, at::kLong).to(device);
+    const int64_t peak =
+        peak_with_offload(net, device, precision, ids, checkpointing, words[10]);
+    std::cout << nlohmann::json({{"peak", peak}}).dump() << '\n';
+    return 0;
+  }
   Meter meter(device);
   const int64_t nothing = meter.now();
   for (const at::Tensor& parameter : net->parameters()) {

@@ -301,11 +301,12 @@ struct WarningOptions {
 
 // What moves from the memory of the device to that of the host, so that larger models can be
 // trained. Results stay the same bits on the CPU, where host and device have the same memory; on a
-// GPU the update is computed on the host, which rounds differently. Steps that capture() would
-// capture run eagerly. docs/big_models.md says what each costs and gains.
+// GPU the update is computed on the host, which rounds differently. Steps that move data run
+// eagerly in capture(). docs/big_models.md says what each costs and gains.
 struct OffloadSettings {
   // Page the large parameters of prepared models (more than 100,000 elements): they are in host
   // memory and come to the device for the operators that use them. Training them needs `optimizer`.
+  // A model that fits into `budget` as a whole is an ordinary one, so that capture() works too.
   // Code that reads their data_ptr() fails while they are absent. When the Accelerator ends, they
   // are ordinary parameters in host memory. With several processes, and for TorchScript, an Error.
   // Default: false.
@@ -315,6 +316,8 @@ struct OffloadSettings {
   // memory, and compute updates there. Gradients go to host memory as soon as they are final, while
   // backward computes others, and grad() is there then; with several processes they go after their
   // exchange. New values come back while later ones are computed. Each step waits for the device.
+  // The host has the values that were sent: change parameters by operators under NoGradGuard, which
+  // are noticed, not through parameter.data() or addresses, whose changes the next step undoes.
   // The optimizer must be one that fused steps support. Default: false.
   bool optimizer = false;
 
@@ -323,9 +326,9 @@ struct OffloadSettings {
   // Default: false.
   bool activations = false;
 
-  // With `parameters`: how much memory of the device those of each model may take, in bytes. What
-  // fits stays. Default: room for three of the largest units (a unit is a layer or so): the one in
-  // use, the one before it, and the next one.
+  // With `parameters`: how much memory of the device those of each model may take, in bytes.
+  // Default: room for three of the largest units (a unit is a layer or so): the one in use, the one
+  // before it, and the next one.
   std::optional<uint64_t> budget = std::nullopt;
 
   // With `optimizer`: begin the update of each parameter as soon as its gradient is on the host, in

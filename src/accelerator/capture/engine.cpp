@@ -52,7 +52,10 @@ StepOutputs detached(StepOutputs outputs) {
 
 BackendChoice choose_backend(Core& core) {
   const OffloadSettings& offload = core.options.offload;
-  if (offload.optimizer || offload.parameters || offload.activations) {
+  const bool pages = std::ranges::any_of(
+      core.models.all(), [](const auto& model) { return model->paged() != nullptr; });
+  const bool moves_activations = offload.activations && !core.options.device->is_cpu();
+  if (offload.optimizer || pages || moves_activations) {
     return {.why_not = "AcceleratorOptions::offload moves data between the device and the host"};
   }
   return core.capture.make_backend(core);

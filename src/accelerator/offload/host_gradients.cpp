@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/hash.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -82,9 +83,13 @@ bool HostGradients::may_leave(const at::Tensor& gradient) {
   return !gradient.is_cpu() || optim::detail::images_on_every_device();
 }
 
-// Parameters may come and go, and move to their device after the optimizer was prepared.
+// Parameters may come and go, be frozen and unfrozen, and move to their device after the optimizer
+// was prepared.
 void HostGradients::attach() {
-  const std::size_t fingerprint = fingerprint_of_parameters(optimizer_);
+  std::size_t fingerprint = fingerprint_of_parameters(optimizer_);
+  for_each_parameter(optimizer_, [&](const at::Tensor& parameter) {
+    fingerprint = c10::hash_combine(fingerprint, parameter.requires_grad() ? 1 : 0);
+  });
   if (fingerprint == attached_to_) return;
   std::unordered_set<const c10::TensorImpl*> present;
   for_each_parameter(optimizer_, [&](const at::Tensor& parameter) {

@@ -20,6 +20,12 @@ uint64_t bytes_in_unit(const paging::UnitPlan& unit) {
   return bytes;
 }
 
+std::vector<paging::UnitPlan> units_of(const torch::nn::Module& module) {
+  return paging::plan_units(
+      module,
+      {.small_parameter = pages_on_every_device() ? 0 : paging::UnitOptions().small_parameter});
+}
+
 uint64_t least_room(const std::vector<paging::UnitPlan>& units) {
   uint64_t largest = 0;
   for (const auto& unit : units) largest = std::max(largest, bytes_in_unit(unit));
@@ -39,9 +45,7 @@ bool has_paged_parameters(const std::vector<at::Tensor>& parameters) {
 
 PagedModel::PagedModel(const torch::nn::Module& module, c10::Device device,
                        std::optional<uint64_t> budget) {
-  std::vector<paging::UnitPlan> units = paging::plan_units(
-      module,
-      {.small_parameter = pages_on_every_device() ? 0 : paging::UnitOptions().small_parameter});
+  std::vector<paging::UnitPlan> units = units_of(module);
   std::unordered_set<const c10::StorageImpl*> paged;
   for (const auto& unit : units) {
     for (const auto& named : unit.parameters) {
@@ -68,6 +72,13 @@ PagedModel::PagedModel(const torch::nn::Module& module, c10::Device device,
   for (const at::Tensor& tensor : others) {
     if (!is_on(tensor, device)) move.move(tensor);
   }
+}
+
+bool PagedModel::is_needed(const torch::nn::Module& module, std::optional<uint64_t> budget) {
+  if (!budget || pages_on_every_device()) return true;
+  uint64_t bytes = 0;
+  for (const auto& unit : units_of(module)) bytes += bytes_in_unit(unit);
+  return bytes > *budget;
 }
 
 void PagedModel::begin_forward(bool trains, bool completes_window, int64_t backwards) {

@@ -26,6 +26,9 @@ class PagedModel {
   // before it, and the next one.
   PagedModel(const torch::nn::Module& module, c10::Device device, std::optional<uint64_t> budget);
 
+  // Whether the model does not fit into the budget as a whole. Without a budget, none does.
+  static bool is_needed(const torch::nn::Module& module, std::optional<uint64_t> budget);
+
   // A forward begins. `backwards`: how many have run so far.
   void begin_forward(bool trains, bool completes_window, int64_t backwards);
 

@@ -81,15 +81,21 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
     refuse_float16_parameters(named);
   }
   const bool are_paged = has_paged_parameters(named.values());  // by the program itself
-  if (options.device_placement.value_or(core->options.device_placement) && !are_paged &&
-      !core->options.offload.parameters) {
+  const OffloadSettings& offload = core->options.offload;
+  exceeds_budget_ = offload.parameters && !are_paged && must_page(*core, options.evaluation_mode);
+  const bool pages =
+      exceeds_budget_ && (!core->options.device->is_cpu() || pages_on_every_device());
+  const bool places =
+      options.device_placement.value_or(core->options.device_placement) || offload.parameters;
+  if (places && !are_paged && !pages) {
     module_->to(*core->options.device);
     for (const auto& item : named) move_gradient(item.value());
   }
   // Before the exchange of gradients is set up: its buffers use the layout of the parameters.
   if (core->options.performance.channels_last && !are_paged) make_channels_last(named);
-  if (core->options.offload.parameters && !are_paged) {
-    page_parameters(*core, options.evaluation_mode);
+  if (pages) {
+    paged_ =
+        std::make_unique<PagedModel>(*module_->nn_module(), *core->options.device, offload.budget);
   }
   parameters_ = named.values();
   require_device(parameters_, *core);
@@ -104,15 +110,7 @@ ModelState::ModelState(const std::shared_ptr<Core>& core, std::unique_ptr<Module
   core->scaler.name_parameters(named, number == 0 ? "" : c10::str("model_", number, "."));
 }
 
-void ModelState::page_parameters(const Core& core, bool is_for_evaluation) {
-  if (core.world->size() > 1 && !is_for_evaluation) {
-    throw Error(ErrorDetails{
-        .problem = "Parameters cannot be paged in several processes that train them",
-        .expected = "one process with offload.parameters",
-        .got = c10::str(core.world->size(), " processes"),
-        .hint = "offload.optimizer and offload.activations work with several; leave "
-                "offload.parameters out, or prepare it with {.evaluation_mode = true}"});
-  }
+bool ModelState::must_page(const Core& core, bool is_for_evaluation) const {
   const torch::nn::Module* const module = module_->nn_module();
   if (module == nullptr) {
     throw Error(ErrorDetails{.problem = "The parameters of this model cannot be paged",
@@ -120,7 +118,16 @@ void ModelState::page_parameters(const Core& core, bool is_for_evaluation) {
                              .got = "a TorchScript module",
                              .hint = "leave offload.parameters out"});
   }
-  paged_ = std::make_unique<PagedModel>(*module, *core.options.device, core.options.offload.budget);
+  if (!PagedModel::is_needed(*module, core.options.offload.budget)) return false;
+  if (core.world->size() > 1 && !is_for_evaluation) {
+    throw Error(ErrorDetails{
+        .problem = "Parameters cannot be paged in several processes that train them",
+        .expected = "one process with offload.parameters, or a budget that the model fits into",
+        .got = c10::str(core.world->size(), " processes"),
+        .hint = "offload.optimizer and offload.activations work with several; leave "
+                "offload.parameters out, or prepare it with {.evaluation_mode = true}"});
+  }
+  return true;
 }
 
 void ModelState::make_parallel(const Core& core, const StateDict& named) {

@@ -26,7 +26,11 @@ class ModelState {
   // Whether its forward itself exchanges data, that is, whether it has a SyncBatchNorm.
   bool exchanges_in_forward() const { return exchanges_in_forward_; }
 
-  // Null unless AcceleratorOptions::offload.parameters.
+  // Whether AcceleratorOptions::offload.parameters concerns it: it does not fit into the budget.
+  bool exceeds_budget() const { return exceeds_budget_; }
+
+  // Its parameters that come and go for that reason. Null on the CPU, whose memory they are in
+  // anyway.
   PagedModel* paged() const { return paged_.get(); }
 
   // Null with one process, and for models that are not trained.
@@ -58,13 +62,14 @@ class ModelState {
   void forget() { core_.reset(); }
 
  private:
-  void page_parameters(const Core& core, bool is_for_evaluation);
+  bool must_page(const Core& core, bool is_for_evaluation) const;
   void make_parallel(const Core& core, const StateDict& named);
 
   std::weak_ptr<Core> core_;
   std::unique_ptr<ModuleAccess> module_;
   const bool has_float32_outputs_;
   std::vector<at::Tensor> parameters_;
+  bool exceeds_budget_ = false;
   std::unique_ptr<PagedModel> paged_;
   std::unique_ptr<dist::DataParallel> parallel_;
   bool exchanges_in_forward_ = false;

@@ -29,6 +29,13 @@ bool contains_any(const std::unordered_set<const c10::TensorImpl*>& set,
   });
 }
 
+bool do_all_models_fit(const Core& core) {
+  const auto& models = core.models.all();
+  return !models.empty() && std::ranges::none_of(models, [](const auto& model) {
+    return model->exceeds_budget();
+  });
+}
+
 // The Accelerator's option allows fused steps but does not require them.
 std::optional<bool> unless_forbidden(bool allowed) {
   return allowed ? std::nullopt : std::optional(false);
@@ -84,11 +91,13 @@ OptimizerState::OptimizerState(const std::shared_ptr<Core>& core,
                              .got = "LBFGS under fp16",
                              .hint = "use bf16 or no mixed precision, or another optimizer"});
   }
-  if (core->options.offload.parameters && !core->options.offload.optimizer) {
+  if (core->options.offload.parameters && !core->options.offload.optimizer &&
+      !do_all_models_fit(*core)) {
     throw Error(ErrorDetails{
         .problem = "Parameters that are paged need an optimizer whose state is offloaded",
-        .expected = "offload.optimizer = true with offload.parameters",
-        .got = "false",
+        .expected = "offload.optimizer = true with offload.parameters, or models that fit into "
+                    "offload.budget and are prepared before",
+        .got = "offload.optimizer = false",
         .hint = "the update is computed where the parameters are, in host memory"});
   }
   if (core->options.offload.optimizer) {

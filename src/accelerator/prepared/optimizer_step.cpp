@@ -3,21 +3,8 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerant/core/error.h"
-#include "accelerator/prepared/optimizer_tensors.h"
-#include "paging/residency.h"
 
 namespace accelerant::detail {
-
-namespace {
-
-// Kernels need addresses. On the CPU, parameters are used where they are.
-bool any_parameter_is_paged(torch::optim::Optimizer& optimizer) {
-  return any_parameter(optimizer, [](const at::Tensor& parameter) {
-    return !parameter.is_cpu() && paging::is_paged(parameter);
-  });
-}
-
-}  // namespace
 
 OptimizerStep::OptimizerStep(torch::optim::Optimizer& optimizer, std::optional<bool> fused,
                              const FusedStepOptions& options)
@@ -38,9 +25,6 @@ FusedStep* OptimizerStep::fused() {
   if (!is_decided_) {
     const bool is_allowed = is_wanted_.value_or(true);
     auto reason = is_allowed ? FusedStep::why_not(optimizer_, options_) : std::nullopt;
-    if (!reason && !options_.on_host && any_parameter_is_paged(optimizer_)) {
-      reason = "its parameters come and go (cpu_offload, dispatch_model)";
-    }
     if (reason && is_wanted_) {
       throw Error(
           ErrorDetails{.problem = "The optimizer cannot be stepped by fused kernels",
