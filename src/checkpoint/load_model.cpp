@@ -1,18 +1,22 @@
 #include "accelerant/checkpoint/models.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "accelerant/core/error.h"
 #include "checkpoint/model_loading.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
 #include "checkpoint/tensor_placement.h"
+#include "paging/offload/files.h"
 #include "store/model_files.h"
 #include "tensor/module_state.h"
 #include "tensor/tensor_dtype.h"
@@ -101,6 +105,68 @@ void require_fit(const Plan& plan, const std::string& path, bool strict, const s
   throw Error(path + " does not match the model, which is unchanged:" + faults);
 }
 
+// The values of tensors that a map puts on "disk", on their way to a folder.
+class DiskParts {
+ public:
+  DiskParts(const StateDict& state, const TensorsByName& files, std::string checkpoint,
+            const LoadModelOptions& options)
+      : checkpoint_(std::move(checkpoint)), folder_(options.offload_folder) {
+    for (const auto& names : checkpoint::names_of_each(state)) {
+      if (checkpoint::is_on_disk(names, options.device_map)) add(names, state, files, options);
+    }
+  }
+
+  bool contains(const at::Tensor& tensor) const {
+    return parts_.contains(tensor.unsafeGetTensorImpl());
+  }
+
+  // Changes no tensor.
+  void write() const {
+    if (tensors_.empty()) return;
+    paging::put_on_disk(
+        tensors_, own_files(), folder_, [this](const paging::NamedParameter& named) {
+          const Place& from = places_.at(named.name);
+          at::Tensor value = checkpoint::new_tensor(
+              named.parameter.sizes(), named.parameter.scalar_type(), from.file->path());
+          checkpoint::read_tensors({{from.file, from.tensor, value}});
+          return value;
+        });
+  }
+
+ private:
+  // A tensor without memory stands for one whose values the files have.
+  void add(const std::vector<std::string>& names, const StateDict& state,
+           const TensorsByName& files, const LoadModelOptions& options) {
+    const at::Tensor& first = state[names.front()];
+    const at::ScalarType type = checkpoint::loaded_type(names, first, options);
+    const at::Tensor empty = at::empty(first.sizes(), at::TensorOptions(at::kMeta).dtype(type));
+    const std::size_t before = tensors_.size();
+    for (const std::string& name : names) {
+      parts_.insert(state[name].unsafeGetTensorImpl());
+      const auto place = files.find(name);
+      if (!place) continue;
+      places_.emplace(name, *place);
+      tensors_.push_back({name, empty});
+    }
+    if (tensors_.size() == before && !first.is_meta()) {
+      tensors_.push_back({names.front(), first.detach().to(type)});
+    }
+  }
+
+  // Not what another checkpoint has left in the folder.
+  paging::FileTensors own_files() const {
+    std::error_code failure;
+    const bool is_same = std::filesystem::equivalent(checkpoint_, folder_, failure);
+    return is_same ? paging::tensors_of_model(checkpoint_) : paging::FileTensors();
+  }
+
+  std::string checkpoint_;
+  std::string folder_;
+  std::unordered_map<std::string, Place> places_;  // by the model's names
+  std::vector<paging::NamedParameter> tensors_;
+  std::unordered_set<const c10::TensorImpl*> parts_;
+};
+
 }  // namespace
 
 checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
@@ -112,10 +178,15 @@ checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
                         : open_model(path));
   Plan plan = make_plan(state, TensorsByName(*files));
   require_fit(plan, path, options.strict, hint);
-  require_placements(state, TensorsByName(*files), options.device_map);
-  return {.names = plan.names, .load = [files, state, options, copies = std::move(plan.copies)] {
+  const TensorsByName by_name(*files);
+  require_placements(state, by_name, options);
+  const DiskParts on_disk(state, by_name, path, options);
+  std::erase_if(plan.copies, [&](const TensorCopy& copy) { return on_disk.contains(copy.target); });
+  return {.names = plan.names,
+          .load = [files, state, options, on_disk, copies = std::move(plan.copies)] {
             const at::NoGradGuard no_grad;
             require_memory(copies, options.device_map);
+            on_disk.write();
             place_tensors(state, options);
             fill_model([&] {
               read_tensors(copies);

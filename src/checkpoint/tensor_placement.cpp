@@ -57,6 +57,8 @@ bool is_kept_in_float32(const std::string& name, const LoadModelOptions& options
          });
 }
 
+}  // namespace
+
 c10::ScalarType loaded_type(const std::vector<std::string>& names, const at::Tensor& tensor,
                             const LoadModelOptions& options) {
   if (!options.dtype || !tensor.is_floating_point()) return tensor.scalar_type();
@@ -65,10 +67,14 @@ c10::ScalarType loaded_type(const std::vector<std::string>& names, const at::Ten
   return is_kept ? c10::kFloat : *options.dtype;
 }
 
-}  // namespace
+bool is_on_disk(const std::vector<std::string>& names, const DeviceMap& device_map) {
+  const auto place = placement_of(names, device_map);
+  return place && place->is_disk();
+}
 
 void require_placements(const StateDict& state, const TensorsByName& files,
-                        const DeviceMap& device_map) {
+                        const LoadModelOptions& options) {
+  const DeviceMap& device_map = options.device_map;
   if (device_map.empty()) return;
   std::vector<std::string> unplaced;
   std::vector<std::string> on_disk;
@@ -95,10 +101,14 @@ void require_placements(const StateDict& state, const TensorsByName& files,
                 "Add the modules to the device map, or an entry with the name \"\", which means "
                 "everything else.");
   }
-  if (!on_disk.empty()) {
-    refuse_placements("devices", on_disk,
-                      "these are placed on 'disk': load_checkpoint_and_dispatch() uses them from "
-                      "there");
+  if (!on_disk.empty() && options.offload_folder.empty()) {
+    throw Error(ErrorDetails{
+        .problem = "At least one of the model submodule will be offloaded to disk, please pass "
+                   "along an `offload_folder`",
+        .expected = "one for weights on \"disk\"",
+        .got = "none for " + list_text(on_disk, kMostPlaces),
+        .hint = "set offload_folder, or call load_checkpoint_and_dispatch(), which uses weights "
+                "from the checkpoint's own files"});
   }
   if (!on_meta.empty()) {
     refuse_placements("devices with memory", on_meta, "these are placed on 'meta'");
@@ -129,15 +139,17 @@ void place_tensors(const StateDict& state, const LoadModelOptions& options) {
     const at::Tensor& tensor = state[names.front()];
     const auto place = placement_of(names, options.device_map);
     at::TensorOptions wanted = tensor.options().dtype(loaded_type(names, tensor, options));
-    // From the meta device nothing can be copied, and set_data() does not lead away from it.
-    const bool needs_memory = place && tensor.is_meta();
-    if (place && !needs_memory) wanted = wanted.device(*place->device());
+    const c10::Device device =
+        !place ? tensor.device() : place->is_disk() ? c10::Device(c10::kMeta) : *place->device();
+    // From the meta device nothing can be copied, and set_data() leads neither from nor to it.
+    const bool changes_memory = device != tensor.device() && (device.is_meta() || tensor.is_meta());
+    if (!changes_memory) wanted = wanted.device(device);
     const at::Tensor placed = tensor.detach().to(wanted);
     for (const std::string& name : names) at::Tensor(state[name]).set_data(placed);
-    if (!needs_memory) continue;
-    StorageMove memory(*place->device());
+    if (!changes_memory) continue;
+    StorageMove memory(device);
     for (const std::string& name : names) {
-      if (state[name].is_meta()) memory.move(state[name]);
+      if (!is_on(state[name], device)) memory.move(state[name]);
     }
   }
 }

@@ -10,10 +10,17 @@
 
 namespace accelerant::checkpoint {
 
-// Throws Error if the map has no device for a tensor that the files have. Logs a warning about tied
-// tensors with different devices.
+// Throws Error if `device_map` has no place for a tensor that the files have, or "disk" without an
+// `offload_folder`. Logs a warning about tied tensors with different devices.
 void require_placements(const StateDict& state, const TensorsByName& files,
-                        const DeviceMap& device_map);
+                        const LoadModelOptions& options);
+
+// The type that the tensor with these names is loaded in.
+c10::ScalarType loaded_type(const std::vector<std::string>& names, const at::Tensor& tensor,
+                            const LoadModelOptions& options);
+
+// Whether the map puts the tensor with these names on "disk".
+bool is_on_disk(const std::vector<std::string>& names, const DeviceMap& device_map);
 
 // Throws Error if targets are on the meta device, where values would be lost, and no map moves them.
 void require_memory(const std::vector<TensorCopy>& copies, const DeviceMap& device_map);

@@ -1,7 +1,9 @@
 #include <accelerant/checkpoint/models.h>
+#include <accelerant/paging/offload.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <string>
 
 #include "support/expect_error.h"
@@ -66,11 +68,43 @@ TEST_F(PlacedLoading, NeedsADeviceForEveryTensorThatIsLoaded) {
 
 TEST_F(PlacedLoading, RefusesPlacesWithoutMemory) {
   const std::string disk = error_with({{"", "cpu"}, {"2", "disk"}});
-  EXPECT_TRUE(contains(disk, "expected devices, got 2.weight, 2.bias"));
+  EXPECT_TRUE(contains(disk, "please pass along an `offload_folder`"));
+  EXPECT_TRUE(contains(disk, "got none for 2.weight, 2.bias"));
   EXPECT_TRUE(contains(disk, "load_checkpoint_and_dispatch()"));
   EXPECT_TRUE(contains(error_with({{"", "meta"}}), "these are placed on 'meta'"));
   EXPECT_TRUE(contains(error_with({{"", "cpu"}, {"2.bias", 120}}),
                        "expected devices of this machine, got 2.bias on 120"));
+}
+
+// From there dispatch_model() uses them, as in Accelerate. The other checkpoint's values in the
+// folder are not taken for them.
+TEST_F(PlacedLoading, LeavesPartsOnDisk) {
+  const accelerant::DeviceMap map = {{"", "cpu"}, {"0", "disk"}};
+  const std::string folder = folder_.path("offload");
+  save_model(net_to_place(), folder_.path("before"));
+  load_checkpoint_in_model(net_to_place(), folder_.path("before"),
+                           {.device_map = map, .offload_folder = folder});
+  other_->eval();
+  saved_->eval();
+  for (const std::string& to : {folder, path()}) {
+    load_checkpoint_in_model(other_, path(), {.device_map = map, .offload_folder = to});
+    EXPECT_TRUE(other_->named_parameters()["0.weight"].is_meta());
+    EXPECT_TRUE(torch::equal(other_->named_parameters()["2.weight"],
+                             saved_->named_parameters()["2.weight"]));
+    accelerant::dispatch_model(other_, map, {.offload_folder = to});
+    const at::Tensor x = torch::randn({4, 3});
+    EXPECT_TRUE(torch::equal(other_->forward(x), saved_->forward(x)));
+    accelerant::undo_offload(other_);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path() + "/offload.safetensors"));
+
+  const nn::Sequential half = net_to_place();
+  load_checkpoint_in_model(half, path(),
+                           {.dtype = torch::kHalf, .device_map = map, .offload_folder = folder});
+  EXPECT_EQ(half->named_parameters()["0.weight"].scalar_type(), torch::kHalf);
+  accelerant::dispatch_model(half, map, {.offload_folder = folder});
+  EXPECT_TRUE(torch::equal(half->named_parameters()["0.weight"].clone(),
+                           saved_->named_parameters()["0.weight"].to(torch::kHalf)));
 }
 
 struct EmptyImpl : nn::Module {

@@ -99,9 +99,15 @@ struct LoadModelOptions {
 
   // Where to move the model's tensors before loading, by the name of a module ("encoder.layer.0")
   // or tensor. The longest matching name wins; "" matches all. It is an Error if a tensor that is
-  // loaded matches none. Tensors on the meta device get memory there. For parts on "disk" use
-  // load_checkpoint_and_dispatch(). Default: they stay where they are.
+  // loaded matches none. Tensors on the meta device get memory there. Those on "disk" go to the meta
+  // device, and their values to `offload_folder`, from where dispatch_model() uses them;
+  // load_checkpoint_and_dispatch() does both, without a copy. Default: they stay where they are.
   DeviceMap device_map = {};
+
+  // Where the values of parts on "disk" are written, in the types of the model. If it is the folder
+  // that is loaded, its own safetensors are used. Default: none, which is an Error if there are
+  // such parts.
+  std::string offload_folder = {};
 
   // Compare the files with model.checksums.json, if the model has one. Safetensors are compared
   // while they are copied, block by block of 1 MiB, before the block's bytes reach a tensor; other
@@ -168,8 +174,8 @@ struct LoadAndDispatchOptions {
   // values; on the meta device they have none, which is an Error.
   bool strict = false;
 
-  // Compare what is loaded with model.checksums.json, if there is one. Weights that stay in files are
-  // not compared: `accelerant verify` does it. Default: true.
+  // Compare what is loaded with model.checksums.json, if there is one. Files in which weights stay
+  // are compared only as far as they are loaded: `accelerant verify` compares all. Default: true.
   bool checksums = true;
 
   // See DispatchOptions and OffloadOptions (paging/offload.h).
