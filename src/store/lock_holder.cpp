@@ -89,13 +89,30 @@ std::optional<ProcessStatus> status_in(const std::string& folder) {
   return fields ? std::optional(found) : std::nullopt;
 }
 
+// The rest of the line "<key> ..." in the longer form of the status; empty if there is none.
+std::string status_line_in(const std::string& folder, const std::string& key) {
+  std::ifstream file(folder + "/status");
+  for (std::string found, value; file >> found && std::getline(file, value);) {
+    if (found == key) return value;
+  }
+  return "";
+}
+
 // Signals that wait until the thread returns from the kernel.
 std::uint64_t pending_signals_in(const std::string& folder) {
-  std::ifstream file(folder + "/status");
-  for (std::string key, value; file >> key && std::getline(file, value);) {
-    if (key == "SigPnd:") return std::strtoull(value.c_str(), nullptr, 16);
-  }
-  return 0;
+  return std::strtoull(status_line_in(folder, "SigPnd:").c_str(), nullptr, 16);
+}
+
+// Whether /proc shows the processes under the ids that they have for this one. A process that was
+// put into a pid namespace of its own may still see the /proc of the namespace outside, where the
+// ids of its neighbours belong to strangers.
+bool can_look_at_processes() {
+  // The ids of this process, from the namespace of /proc inwards.
+  std::istringstream ids(status_line_in("/proc/self", "NSpid:"));
+  std::int64_t id = 0;
+  std::int64_t inner = 0;
+  if (!(ids >> id)) std::istringstream(first_line_of("/proc/self/stat")) >> id;  // before Linux 4.1
+  return id == ::getpid() && !(ids >> inner);
 }
 
 // Whether no thread will ever return from the kernel. When a process is killed, or exits, the
@@ -127,7 +144,7 @@ LockRules& lock_rules() {
 }
 
 LockHolder this_process_as_holder() {
-  const auto status = status_in("/proc/self");
+  const auto status = can_look_at_processes() ? status_in("/proc/self") : std::nullopt;
   return {.id = new_id(),
           .host = host_name(),
           .boot = status ? boot_id() : "",
@@ -172,7 +189,8 @@ std::optional<LockHolder> parse_holder(const std::string& text) {
 Life life_of(const LockHolder& holder) {
   const bool is_in_sight = !holder.boot.empty() && holder.boot == boot_id() &&
                            !holder.pid_namespace.empty() &&
-                           holder.pid_namespace == own_pid_namespace() && holder.pid > 0;
+                           holder.pid_namespace == own_pid_namespace() && holder.pid > 0 &&
+                           can_look_at_processes();
   if (!is_in_sight) return Life::unknown;
   if (holder.pid == ::getpid()) return Life::ended;
   const auto status = status_in(folder_of_process(holder.pid));

@@ -11,7 +11,8 @@ namespace accelerant::checkpoint {
 struct LockHolder {
   std::string id = {};             // 12 random hexadecimal digits, new for every lock
   std::string host = {};           // the machine's name, for people
-  std::string boot = {};           // identifies the machine and its last start; "" if unknown
+  std::string boot = {};           // identifies the machine and its last start; "" if unknown, or
+                                   // if the process could not see itself in /proc
   std::string pid_namespace = {};  // where `pid` means something: containers have their own
   std::int64_t pid = 0;
   std::uint64_t start = 0;  // when the process started, in the kernel's ticks: pids are used again
@@ -31,7 +32,9 @@ enum class Life {
   stopped,  // by a signal, or a debugger; it may continue at any time
   ending,   // killed, but a thread is still in a call to the system, such as a sync of a slow disk
   ended,
-  unknown,  // it runs where this process cannot look: on another machine, or in another container
+  // It runs where this process cannot look: on another machine, in another container, or in one that
+  // has the /proc of another.
+  unknown,
 };
 
 // Trusts process ids only within one start of one machine and one pid namespace. A process that had

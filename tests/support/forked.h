@@ -20,6 +20,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "support/timeout_scale.h"
+
 namespace forked {
 
 // Leaves all scopes of the child up to as_main().
@@ -109,11 +111,6 @@ inline std::string end_hanging(pid_t child) {
     text += "and does not answer SIGQUIT; ";
   }
   return text + "stack:\n" + content_of_proc("/proc/self/fd/" + std::to_string(stack_file));
-}
-
-inline double timeout_scale() {
-  const char* const scale = std::getenv("ACCELERANT_TEST_TIMEOUT_SCALE");
-  return scale == nullptr ? 1 : std::max(1., std::atof(scale));
 }
 
 // Whether a child of this process has hung. The next ones will too, and one of them is enough.
