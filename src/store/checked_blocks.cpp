@@ -10,46 +10,34 @@
 
 namespace accelerant::checkpoint {
 
-CheckedBlocks::Buffer CheckedBlocks::Buffers::take(std::size_t block) {
-  const std::lock_guard lock(mutex_);
-  if (spare_.empty()) return {.memory = format::AlignedBuffer(size_)};
-  const auto found = std::ranges::find(spare_, block, &Buffer::block);
-  if (found != spare_.end()) std::swap(*found, spare_.back());
-  Buffer buffer = std::move(spare_.back());
-  spare_.pop_back();
-  return buffer;
-}
-
-void CheckedBlocks::Buffers::give_back(Buffer buffer) {
-  const std::lock_guard lock(mutex_);
-  spare_.push_back(std::move(buffer));
-}
-
 CheckedBlocks::CheckedBlocks(const format::RandomAccessFile& file, std::string path,
-                             ListedFile expected, int threads)
+                             ListedFile expected, int threads,
+                             std::shared_ptr<BlockBuffers> buffers)
     : file_(file),
       path_(std::move(path)),
       expected_(std::move(expected)),
       threads_(threads),
       is_known_(new std::atomic<bool>[expected_.sums.blocks.size()]()),
-      buffers_(std::min(block_bytes(), file_.size())) {
+      buffers_(std::move(buffers)),
+      number_(buffers_->new_file()) {
   if (const auto fault = other_size(path_, file.size(), expected_)) throw Error(*fault);
 }
 
 void CheckedBlocks::read_block(std::size_t block, std::span<const Part> parts) const {
   const std::uint64_t begin = block * block_bytes();
-  Buffer buffer = buffers_.take(block);
+  const BlockBuffers::Content wanted = {.file = number_, .block = block};
+  BlockBuffers::Buffer buffer = buffers_->take(wanted, std::min(block_bytes(), file_.size()));
   const auto content = buffer.memory.bytes().first(std::min(block_bytes(), file_.size() - begin));
-  if (buffer.block != block) {
+  if (buffer.content != wanted) {
     file_.read(begin, content);
     if (checksum_of(content) != expected_.sums.blocks[block]) fail(block);
-    buffer.block = block;
+    buffer.content = wanted;
     is_known_[block] = true;
   }
   for (const Part& part : parts) {
     format::stream_copy(part.target, content.subspan(part.position - begin, part.target.size()));
   }
-  buffers_.give_back(std::move(buffer));
+  buffers_->give_back(std::move(buffer));
 }
 
 void CheckedBlocks::read(std::uint64_t position, std::span<std::byte> target) const {

@@ -16,10 +16,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "format/aligned_buffer.h"
 #include "format/random_access_file.h"
+#include "store/block_buffers.h"
 #include "store/model_checksums.h"
 
 namespace accelerant::checkpoint {
@@ -33,9 +32,10 @@ class CheckedBlocks {
   };
 
   // Borrows the file. Throws Error if it has another size than the list says. When damage is found,
-  // at most `threads` threads look for more.
+  // at most `threads` threads look for more. `buffers` may be shared with other files.
   CheckedBlocks(const format::RandomAccessFile& file, std::string path, ListedFile expected,
-                int threads);
+                int threads,
+                std::shared_ptr<BlockBuffers> buffers = std::make_shared<BlockBuffers>());
 
   std::uint64_t block_bytes() const { return expected_.sums.block_bytes; }
 
@@ -52,26 +52,6 @@ class CheckedBlocks {
   void check_rest(int threads) const;
 
  private:
-  struct Buffer {
-    format::AlignedBuffer memory;
-    std::optional<std::size_t> block = {};  // whose content it holds, compared
-  };
-
-  // Reused, because the system clears new memory, which takes longer than the checksum.
-  class Buffers {
-   public:
-    explicit Buffers(std::size_t size) : size_(size) {}
-
-    // The one that holds this block, or else any.
-    Buffer take(std::size_t block);
-    void give_back(Buffer buffer);
-
-   private:
-    const std::size_t size_;
-    std::mutex mutex_;
-    std::vector<Buffer> spare_;
-  };
-
   [[noreturn]] void fail(std::size_t block) const;
 
   const format::RandomAccessFile& file_;
@@ -79,7 +59,8 @@ class CheckedBlocks {
   const ListedFile expected_;
   const int threads_;
   const std::unique_ptr<std::atomic<bool>[]> is_known_;  // one per block: it has been compared
-  mutable Buffers buffers_;
+  const std::shared_ptr<BlockBuffers> buffers_;
+  const std::uint64_t number_;  // of this file among those that share the buffers
   mutable std::mutex failing_;
   mutable std::optional<std::string> damage_;  // of the whole file, once it has been looked for
 };

@@ -187,10 +187,9 @@ std::optional<LockHolder> parse_holder(const std::string& text) {
 }
 
 Life life_of(const LockHolder& holder) {
-  const bool is_in_sight = !holder.boot.empty() && holder.boot == boot_id() &&
-                           !holder.pid_namespace.empty() &&
-                           holder.pid_namespace == own_pid_namespace() && holder.pid > 0 &&
-                           can_look_at_processes();
+  const bool is_in_sight =
+      !holder.boot.empty() && holder.boot == boot_id() && !holder.pid_namespace.empty() &&
+      holder.pid_namespace == own_pid_namespace() && holder.pid > 0 && can_look_at_processes();
   if (!is_in_sight) return Life::unknown;
   if (holder.pid == ::getpid()) return Life::ended;
   const auto status = status_in(folder_of_process(holder.pid));

@@ -1,13 +1,12 @@
 #include "store/model_files.h"
 
-#include <sys/stat.h>
-
 #include <chrono>
 #include <map>
 #include <set>
 #include <thread>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "core/files.h"
 #include "format/shard_index.h"
 #include "store/model_folder.h"
@@ -43,7 +42,7 @@ class Opener {
   // Compares nothing.
   Opener() = default;
 
-  // Compares the files that the list in this folder names.
+  // Compares the files that the list in this folder names, before it returns them or later.
   Opener(const std::string& folder, int threads, Compare when)
       : sums_(checksums_of_model(folder).value_or(ModelChecksums())),
         list_(join_path(folder, kModelChecksumsName)),
@@ -57,7 +56,11 @@ class Opener {
     if (const auto damage = damage_of(path, found->second, list_, threads_)) throw Error(*damage);
   }
 
-  std::unique_ptr<WeightFile> open_weights(const std::string& path, const std::string& name) const {
+  // Whether all files were compared with one list, or there is only one. Otherwise a save may have
+  // replaced some of them before they were opened, and the others after that.
+  bool files_belong_together() const { return opened_ == 1 || uncompared_ == 0; }
+
+  std::unique_ptr<WeightFile> open_weights(const std::string& path, const std::string& name) {
     auto file = open(path, name);
     if (file->is_weights()) return file;
     throw Error(
@@ -68,23 +71,28 @@ class Opener {
   }
 
  private:
-  std::unique_ptr<WeightFile> open(const std::string& path, const std::string& name) const {
+  std::unique_ptr<WeightFile> open(const std::string& path, const std::string& name) {
+    ++opened_;
     const auto found = sums_.find(name);
-    if (when_ == Compare::while_reading && found != sums_.end()) {
-      return open_weight_file(path, {.sums = found->second, .list = list_}, threads_);
+    if (found == sums_.end()) {
+      ++uncompared_;
+      return open_weight_file(path);
     }
-    compare(path, name);
-    return open_weight_file(path);
+    auto file = open_weight_file(path, {.sums = found->second, .list = list_}, threads_, buffers_);
+    if (when_ == Compare::before_opening) file->check_rest(threads_);
+    return file;
   }
 
   ModelChecksums sums_;
   std::string list_;
   int threads_ = 1;
   Compare when_ = Compare::before_opening;
+  std::shared_ptr<BlockBuffers> buffers_ = std::make_shared<BlockBuffers>();
+  int opened_ = 0;
+  int uncompared_ = 0;
 };
 
-WeightFiles open_indexed(const std::string& index_path, const std::string& folder,
-                         const Opener& opener) {
+WeightFiles open_indexed(const std::string& index_path, const std::string& folder, Opener& opener) {
   std::map<std::string, std::set<std::string>> by_file;
   for (const auto& [tensor, file] : format::read_shard_index(index_path).weight_map) {
     by_file[file].insert(tensor);
@@ -100,11 +108,12 @@ WeightFiles open_indexed(const std::string& index_path, const std::string& folde
     }
     files.push_back(opener.open_weights(*path, name));
     require_as_indexed(*files.back(), std::move(tensors), index_path);
+    failpoint("model.file_opened");
   }
   return files;
 }
 
-WeightFiles open_with(const std::string& path, const Opener& opener) {
+WeightFiles open_with(const std::string& path, Opener& opener) {
   if (!path_exists(path)) {
     throw Error(ErrorDetails{.problem = "There is no model at " + path,
                              .expected = "a file, an index, or a folder that contains one"});
@@ -122,11 +131,9 @@ WeightFiles open_with(const std::string& path, const Opener& opener) {
 }
 
 void add_identity(std::string& state, const std::string& path) {
-  struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0) return;
-  state += path + " " + std::to_string(status.st_dev) + " " + std::to_string(status.st_ino) + " " +
-           std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec) +
-           "\n";
+  if (const std::string identity = identity_of_file(path); !identity.empty()) {
+    state += path + " " + identity + "\n";
+  }
 }
 
 // Changes with every step of a save that readers can notice: when the new files begin to count,
@@ -154,7 +161,10 @@ std::string state_of_saves(const std::string& path) {
 
 }  // namespace
 
-WeightFiles open_model(const std::string& path) { return open_with(path, Opener()); }
+WeightFiles open_model(const std::string& path) {
+  Opener opener;
+  return open_with(path, opener);
+}
 
 WeightFiles open_checked_model(const std::string& path, int threads, Compare when) {
   constexpr int kPatientTries = 5;
@@ -167,12 +177,21 @@ WeightFiles open_checked_model(const std::string& path, int threads, Compare whe
     if (tries > kPatientTries) std::this_thread::sleep_for(std::chrono::milliseconds(tries));
     const std::string before = state_of_saves(path);
     try {
-      WeightFiles files = open_with(path, Opener(folder, threads, when));
+      Opener opener(folder, threads, when);
+      WeightFiles files = open_with(path, opener);
       // Files that are compared later must be those of the list.
-      if (when == Compare::before_opening || state_of_saves(path) == before) return files;
+      const bool are_certain = when == Compare::before_opening && opener.files_belong_together();
+      if (are_certain || state_of_saves(path) == before) return files;
     } catch (const Error&) {
       // A process that saves to the folder may have replaced files between list and comparison.
       if (is_last || state_of_saves(path) == before) throw;
+    }
+    if (is_last) {
+      throw Error(ErrorDetails{
+          .problem = path + " is saved again and again while it is opened",
+          .expected = "files of one save",
+          .got = "some of another one in each of " + std::to_string(kMostTries) + " attempts",
+          .hint = "load it when nobody saves to it"});
     }
   }
 }

@@ -26,13 +26,13 @@ WeightFiles open_model(const std::string& path);
 
 // When the files of a model are compared with their checksums.
 enum class Compare {
-  before_opening,  // all of them, with one more pass over every byte
+  before_opening,  // all of them before they are returned, with one more pass over every byte
   while_reading    // what can be: see open_weight_file(); call check_rest() of each file at the end
 };
 
 // The same for a model whose files are compared with their checksums, if it has any (see
 // model_checksums.h), with at most `threads` threads. Throws Error for a damaged file. If another
-// process replaces the model meanwhile, opens the new one.
+// process replaces the model meanwhile, opens the new one; never files of both.
 WeightFiles open_checked_model(const std::string& path, int threads,
                                Compare when = Compare::before_opening);
 

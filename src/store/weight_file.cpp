@@ -1,8 +1,11 @@
 #include "store/weight_file.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <new>
+#include <utility>
 
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors.h"
@@ -32,9 +35,11 @@ bool begins_like_safetensors(const std::string& path) {
 class SafetensorsWeights final : public WeightFile {
  public:
   explicit SafetensorsWeights(const std::string& path, const ListedFile* expected = nullptr,
-                              int threads = 1)
+                              int threads = 1, std::shared_ptr<BlockBuffers> buffers = {})
       : WeightFile(path), file_(path) {
-    if (expected != nullptr) blocks_.emplace(file_, path, *expected, threads);
+    if (expected != nullptr) {
+      blocks_.emplace(file_, path, *expected, threads, std::move(buffers));
+    }
     auto [header, data_begin] = format::read_header(
         [&](std::uint64_t position, auto target) { read_bytes(position, target); }, file_.size(),
         path);
@@ -202,22 +207,32 @@ std::unique_ptr<WeightFile> open_within_memory(
 
 }  // namespace
 
+std::string identity_of_file(const std::string& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) return "";
+  return std::to_string(status.st_dev) + " " + std::to_string(status.st_ino) + " " +
+         std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
+}
+
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path) {
   return open_within_memory(path, [&] { return open_by_content(path); });
 }
 
 std::unique_ptr<WeightFile> open_weight_file(const std::string& path, const ListedFile& expected,
-                                             int threads) {
-  const bool is_safetensors = path.ends_with(".safetensors") && path_exists(path);
-  if (!is_safetensors) {
+                                             int threads, std::shared_ptr<BlockBuffers> buffers) {
+  if (path.ends_with(".safetensors") && path_exists(path)) {
+    return open_within_memory(path, [&]() -> std::unique_ptr<WeightFile> {
+      return std::make_unique<SafetensorsWeights>(path, &expected, threads, std::move(buffers));
+    });
+  }
+  while (true) {
+    const std::string before = identity_of_file(path);
     if (const auto damage = damage_of(path, expected.sums, expected.list, threads)) {
       throw Error(*damage);
     }
-    return open_weight_file(path);
+    auto file = open_weight_file(path);
+    if (identity_of_file(path) == before) return file;  // else another one was compared
   }
-  return open_within_memory(path, [&]() -> std::unique_ptr<WeightFile> {
-    return std::make_unique<SafetensorsWeights>(path, &expected, threads);
-  });
 }
 
 }  // namespace accelerant::checkpoint

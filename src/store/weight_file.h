@@ -17,6 +17,7 @@
 
 #include "accelerant/format/safetensors.h"
 #include "format/plain_value.h"
+#include "store/block_buffers.h"
 #include "store/model_checksums.h"
 
 namespace accelerant::checkpoint {
@@ -130,9 +131,14 @@ std::unique_ptr<WeightFile> open_weight_file(const std::string& path);
 // The same with checksums. A file named *.safetensors is compared while it is read: opening
 // compares its header, read() every block before it copies from it, and check_rest() the rest. Of
 // other files opening compares everything. All of them throw Error for damage, which at most
-// `threads` threads look for.
-std::unique_ptr<WeightFile> open_weight_file(const std::string& path, const ListedFile& expected,
-                                             int threads);
+// `threads` threads look for. What is compared is what was opened, also if another file takes its
+// name meanwhile. Files that are read together may share `buffers`.
+std::unique_ptr<WeightFile> open_weight_file(
+    const std::string& path, const ListedFile& expected, int threads,
+    std::shared_ptr<BlockBuffers> buffers = std::make_shared<BlockBuffers>());
+
+// Which file has this name: another text once it was replaced or written to; empty for none.
+std::string identity_of_file(const std::string& path);
 
 // Opens the second and third of these.
 std::unique_ptr<WeightFile> open_torch_file(const std::string& path);

@@ -223,6 +223,24 @@ TEST_F(CheckedTensors, AnyNumberOfThreadsReadsTheSame) {
   }
 }
 
+TEST_F(CheckedTensors, ManyFilesNeedNoMoreMemoryThanOne) {
+  const auto buffers = std::make_shared<BlockBuffers>();
+  constexpr int kThreads = 3;
+  std::vector<std::unique_ptr<WeightFile>> files;
+  std::vector<std::vector<Bytes>> targets(10);
+  std::vector<TensorRead> reads;
+  for (auto& of_file : targets) {
+    files.push_back(open_weight_file(path_, expected_, kThreads, buffers));
+    for (const Bytes& content : contents_) of_file.emplace_back(content.size());
+    const auto more = reads_into(*files.back(), of_file);
+    reads.insert(reads.end(), more.begin(), more.end());
+  }
+  read_all(reads, kThreads);
+  for (const auto& file : files) file->check_rest(kThreads);
+  for (const auto& of_file : targets) EXPECT_EQ(of_file, contents_);
+  EXPECT_LE(buffers->spare(), std::size_t{kThreads});
+}
+
 TEST_F(CheckedTensors, OfTargetsThatOverlapTheLastCounts) {
   const auto file = open_weight_file(path_, expected_, 1);
   const auto stored = [&](const std::string& name) {

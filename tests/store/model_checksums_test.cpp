@@ -1,5 +1,6 @@
 #include "store/model_checksums.h"
 
+#include <accelerant/core/failpoint.h>
 #include <accelerant/format/safetensors.h>
 #include <core/files.h>
 #include <format/shard_index.h>
@@ -8,9 +9,12 @@
 #include <store/file_writer.h>
 #include <store/model_files.h>
 #include <store/model_folder.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
+#include <cstdlib>
 #include <random>
 #include <thread>
 
@@ -270,32 +274,63 @@ TEST(ModelChecksums, TheListGoesWithAnyOfItsFiles) {
 }
 
 // A reader may come at any moment between the renames of a save.
-class ReplacedModel : public testing::TestWithParam<Compare> {};
+class ReplacedModel : public testing::TestWithParam<std::tuple<Compare, Names>> {};
 
-TEST_P(ReplacedModel, IsNeverAccused) {
+TEST_P(ReplacedModel, IsNeverAccusedNorMixedWithTheOneBefore) {
+  const auto& [when, shards] = GetParam();
   const TempFolder folder;
-  save(folder.path(), kOne, 0, true);
+  save(folder.path(), shards, 0, true);
   std::atomic<bool> is_over = false;
   std::jthread writer([&] {
     for (unsigned char value = 1; value < 60; ++value) {
-      save(folder.path(), kOne, value, value % 5 != 0);
+      save(folder.path(), shards, value, value % 5 != 0);
     }
     is_over = true;
   });
   int last = 0;
   int reads = 0;
   while (!is_over) {
-    const WeightFiles files = open_checked_model(folder.path(), 1, GetParam());
+    const WeightFiles files = open_checked_model(folder.path(), 1, when);
     const int value = value_in(files);
     for (const auto& file : files) file->check_rest(1);
-    EXPECT_GE(value, last);
+    EXPECT_GE(value, last);  // -1 if the shards are those of two saves
     last = value;
     ++reads;
   }
   std::cout << reads << " reads\n";
 }
 
+// The value that a process reads which stops between two shards, while the model is saved again.
+int value_read_across_a_save(const std::string& folder, bool has_list, Compare when) {
+  save(folder, kTwo, 1, has_list);
+  const pid_t reader = ::fork();
+  if (reader == 0) {
+    ::setenv("ACCELERANT_FAILPOINT", "model.file_opened:stop", 1);
+    accelerant::reload_failpoints();
+    ::_exit(value_in(open_checked_model(folder, 1, when)));
+  }
+  int status = 0;
+  ::waitpid(reader, &status, WUNTRACED);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  save(folder, kTwo, 2, has_list);
+  ::kill(reader, SIGCONT);
+  ::waitpid(reader, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(ModelReplacedBetweenItsShards, IsReadAgain) {
+  for (const bool has_list : {true, false}) {
+    for (const Compare when : {Compare::before_opening, Compare::while_reading}) {
+      const TempFolder folder;
+      EXPECT_EQ(value_read_across_a_save(folder.path(), has_list, when), 2)
+          << (has_list ? "with a list" : "without one");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Compared, ReplacedModel,
-                         testing::Values(Compare::before_opening, Compare::while_reading));
+                         testing::Combine(testing::Values(Compare::before_opening,
+                                                          Compare::while_reading),
+                                          testing::Values(kOne, kTwo)));
 
 }  // namespace
