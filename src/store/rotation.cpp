@@ -54,6 +54,15 @@ std::string described(const std::string& path, const std::vector<std::string>& p
   return text;
 }
 
+[[noreturn]] void refuse_unreadable(const std::string& path, const std::string& text) {
+  throw Error(ErrorDetails{.problem = "The training is not resumed from a checkpoint before " +
+                                      path + ", which may be good",
+                           .expected = "access to all of its files",
+                           .got = text,
+                           .hint = "make it readable, or write the path of another checkpoint to "
+                                   "project.resume"});
+}
+
 }  // namespace
 
 std::string lock_of_project(const std::string& project) {
@@ -116,6 +125,7 @@ FoundCheckpoint find_newest_valid(const std::string& folder,
     Verification found = verify(one.path, Check::checksums);
     if (found.is_valid()) return {one.number, one.path, std::move(found.manifest)};
     const std::string text = described(one.path, found.problems);
+    if (!found.is_damaged) refuse_unreadable(one.path, text);
     if (report) report(text);
     refused += "\n" + text;
   }

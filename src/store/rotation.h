@@ -63,8 +63,9 @@ std::vector<std::string> prune(const std::string& folder, std::int64_t keep,
                                const Owner& owner = {});
 
 // The newest checkpoint whose manifest and checksums are correct; reads every byte of it. Calls
-// `report`, unless it is empty, for each newer one that was rejected, with its path and everything
-// that is wrong with it. If none is valid, throws an Error that lists them all.
+// `report`, unless it is empty, for each newer one that is damaged, with its path and everything
+// that is wrong with it. If none is valid, throws an Error that lists them all. One that cannot be
+// read, but may be good, is an Error too: to go on from an older one would throw work away.
 FoundCheckpoint find_newest_valid(const std::string& folder,
                                   const std::function<void(const std::string&)>& report);
 

@@ -1,6 +1,11 @@
 #include "store/verify.h"
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <exception>
+#include <new>
+#include <utility>
 
 #include "core/files.h"
 #include "core/texts.h"
@@ -9,30 +14,62 @@
 namespace accelerant::checkpoint {
 namespace {
 
-std::optional<std::string> wrong_size(const std::string& folder, const std::string& name,
-                                      const FileRecord& record) {
+struct Problem {
+  std::string text = {};
+  bool is_damage = true;
+};
+
+// What an exception says about a file that was looked at. Of the system's reasons these describe
+// what is on the disk; the others, such as a missing permission or a network disk that does not
+// answer, say nothing about it.
+Problem problem_of(const std::exception& exception) {
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
+    return {.text = "the memory does not suffice to read it", .is_damage = false};
+  }
+  const auto* const error = dynamic_cast<const SystemError*>(&exception);
+  if (error == nullptr) return {.text = exception.what()};
+  constexpr std::array kDamage = {ENOENT, ENOTDIR, EISDIR, ELOOP, EFBIG};
+  return {.text = error->what(),
+          .is_damage = std::ranges::find(kDamage, error->number()) != kDamage.end()};
+}
+
+std::optional<Problem> wrong_size(const std::string& folder, const std::string& name,
+                                  const FileRecord& record) {
   const std::string path = join_path(folder, name);
   std::optional<std::uint64_t> size;
   try {
     size = size_of_file(path);
-    if (!size) return name + (path_exists(path) ? " is not a file" : " is missing");
-  } catch (const std::exception& error) {
-    return error.what();  // a failing disk, or a folder without permission
+    if (!size) return Problem{name + (path_exists(path) ? " is not a file" : " is missing")};
+  } catch (const std::exception& exception) {
+    return problem_of(exception);
   }
   if (*size == record.size) return std::nullopt;
-  return name + " has " + counted(*size, "byte") + " instead of " + std::to_string(record.size);
+  return Problem{name + " has " + counted(*size, "byte") + " instead of " +
+                 std::to_string(record.size)};
 }
 
-std::optional<std::string> wrong_checksum(const std::string& folder, const std::string& name,
-                                          const FileRecord& record) {
+std::optional<Problem> wrong_checksum(const std::string& folder, const std::string& name,
+                                      const FileRecord& record) {
   try {
     const FileRecord found = record_of(join_path(folder, name));
     if (found == record) return std::nullopt;
-    return name + " is damaged: its checksum is " + to_hex(found.xxh3) + " instead of " +
-           to_hex(record.xxh3);
-  } catch (const std::exception& error) {
-    return error.what();  // a failing disk, or a file without read permission
+    return Problem{name + " is damaged: its checksum is " + to_hex(found.xxh3) + " instead of " +
+                   to_hex(record.xxh3)};
+  } catch (const std::exception& exception) {
+    return problem_of(exception);
   }
+}
+
+std::optional<Problem> wrong_file(const std::string& folder, const std::string& name,
+                                  const FileRecord& record, Check check) {
+  auto problem = wrong_size(folder, name, record);
+  if (!problem && check == Check::checksums) problem = wrong_checksum(folder, name, record);
+  return problem;
+}
+
+void add(Problem problem, Verification& found) {
+  found.problems.push_back(std::move(problem.text));
+  found.is_damaged |= problem.is_damage;
 }
 
 // `prefix` is empty or ends in "/".
@@ -60,15 +97,16 @@ void note_unexpected(const std::string& folder, Verification& found) {
 
 std::optional<std::string> problem_of_file(const std::string& folder, const std::string& name,
                                            const FileRecord& record, Check check) {
-  auto problem = wrong_size(folder, name, record);
-  if (!problem && check == Check::checksums) problem = wrong_checksum(folder, name, record);
-  return problem;
+  auto problem = wrong_file(folder, name, record, check);
+  return problem ? std::optional(std::move(problem->text)) : std::nullopt;
 }
 
 std::vector<std::string> wrong_sizes(const std::string& folder, const Manifest& manifest) {
   std::vector<std::string> problems;
   for (const auto& [name, record] : manifest.files) {
-    if (auto problem = wrong_size(folder, name, record)) problems.push_back(std::move(*problem));
+    if (auto problem = wrong_size(folder, name, record)) {
+      problems.push_back(std::move(problem->text));
+    }
   }
   return problems;
 }
@@ -77,14 +115,13 @@ Verification verify(const std::string& folder, Check check) {
   Verification found;
   try {
     found.manifest = read_manifest(folder);
-  } catch (const std::exception& error) {
-    found.problems = {error.what()};
+  } catch (const std::exception& exception) {
+    add(problem_of(exception), found);
     return found;
   }
   note_unexpected(folder, found);
   for (const auto& [name, record] : found.manifest.files) {
-    auto problem = problem_of_file(folder, name, record, check);
-    if (problem) found.problems.push_back(std::move(*problem));
+    if (auto problem = wrong_file(folder, name, record, check)) add(std::move(*problem), found);
   }
   return found;
 }

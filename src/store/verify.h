@@ -22,6 +22,10 @@ struct Verification {
   std::vector<std::string> problems = {};  // any problem makes the checkpoint unusable
   std::vector<std::string> notes = {};     // files that are not in the manifest
 
+  // Whether one of the problems is damage. The others only say that the disk, the permissions or
+  // the memory did not allow a look: the checkpoint may be good.
+  bool is_damaged = false;
+
   bool is_valid() const { return problems.empty(); }
 };
 

@@ -125,6 +125,45 @@ TEST(Disk, ReadOnlyFolder) {
   EXPECT_EQ(sample::fault_of(folder.path("saved"), 1), "");
 }
 
+// It may be good, so that a training must not go on from the one before it.
+void expect_no_older_checkpoint(const std::string& folder, const std::string& reason) {
+  const std::string text = whole_error_of(
+      [&] { find_newest_valid(folder, [](const std::string& report) { FAIL() << report; }); });
+  EXPECT_TRUE(contains(text, reason));
+  EXPECT_TRUE(contains(text, "not resumed from a checkpoint before " + checkpoint_path(folder, 1)));
+  EXPECT_TRUE(contains(text, "make it readable, or write the path of another checkpoint"));
+}
+
+TEST(Disk, ACheckpointThatCannotBeReadIsNoDamagedOne) {
+  const TempFolder folder;
+  for (const int number : {0, 1}) sample::save(checkpoint_path(folder.path(), number), number);
+  const system_calls::Scope calls(folder.path());
+  for (const char* file : {"/model.safetensors", "/manifest.json"}) {
+    calls->unreadable = std::string("checkpoint_1") + file;
+    expect_no_older_checkpoint(folder.path(), std::string(file) + " cannot be read: Input/output");
+  }
+  // With damage beside it, it is of no use.
+  calls->unreadable = "checkpoint_1/model.safetensors";
+  ASSERT_EQ(::unlink((checkpoint_path(folder.path(), 1) + "/state.json").c_str()), 0);
+  EXPECT_EQ(find_newest_valid(folder.path(), {}).number, 0);
+}
+
+TEST(Disk, ACheckpointWithoutPermissionIsNoDamagedOne) {
+  const TempFolder folder;
+  for (const int number : {0, 1}) sample::save(checkpoint_path(folder.path(), number), number);
+  run_in_child([&] {
+    ::chmod(folder.path().c_str(), 0755);
+    const std::string newest = checkpoint_path(folder.path(), 1);
+    ::chmod((newest + "/state.json").c_str(), 0);
+    ::chmod((newest + "/custom").c_str(), 0);
+    if (::geteuid() == 0 && ::setuid(65534) != 0) return false;
+    expect_no_older_checkpoint(folder.path(), "state.json cannot be read: Permission denied");
+    expect_no_older_checkpoint(folder.path(), "object.bin cannot be accessed: Permission denied");
+    return true;
+  });
+  run_in_shell("chmod -R u+rwX '" + folder.path() + "'");
+}
+
 TEST(Disk, ShortWritesAndInterruptions) {
   const TempFolder folder;
   const unsigned seed = random_seed();

@@ -82,6 +82,14 @@ ssize_t write(int fd, const void* data, size_t size) {
   return ::syscall(SYS_write, fd, data, size);
 }
 
+ssize_t read(int fd, void* data, size_t size) {
+  if (!script().unreadable.empty()) {
+    const auto path = in_root(fd);
+    if (path && ends_like(*path, script().unreadable)) return fail(EIO);
+  }
+  return ::syscall(SYS_read, fd, data, size);
+}
+
 int fsync(int fd) {
   if (const auto path = in_root(fd)) {
     if (is_interrupted()) return fail(EINTR);

@@ -1,6 +1,6 @@
 // Sits between the library and the system: a test sees in which order files are written, synced and
-// renamed, and can make calls fail. When linked into a program, these write(), fsync(), close(),
-// rename(), renameat2() and link() replace those of the C library.
+// renamed, and can make calls fail. When linked into a program, these write(), read(), fsync(),
+// close(), rename(), renameat2() and link() replace those of the C library.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +17,7 @@ struct Script {
   int interruptions = 0;                   // this many writes and fsyncs fail with EINTR first
   bool is_close_interrupted = false;       // close closes, but fails with EINTR
   std::string unsyncable = {};             // fsync fails with EIO for paths with this ending
+  std::string unreadable = {};             // read fails with EIO for paths with this ending
   std::string unrenamable = {};            // rename to paths with this ending fails with EIO
   std::vector<std::string> recorded = {};  // "write model", "sync .", "rename a b", "exchange a b"
 };
