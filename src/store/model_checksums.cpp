@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 
 #include "accelerant/core/error.h"
 #include "accelerant/format/safetensors.h"
@@ -147,7 +148,14 @@ ModelChecksums parse_model_checksums(const std::string& text, const std::string&
 
 std::optional<ModelChecksums> read_model_checksums(const std::string& path) {
   if (!path_exists(path)) return std::nullopt;
-  return parse_model_checksums(read_file(path, kModelSealed.largest_bytes), path);
+  try {
+    return parse_model_checksums(read_file(path, kModelSealed.largest_bytes), path);
+  } catch (const std::bad_alloc&) {
+    throw Error(
+        ErrorDetails{.problem = path + " cannot be read: its checksums do not fit into the memory",
+                     .got = "a file of " + counted(size_of_file(path).value_or(0), "byte"),
+                     .hint = kModelSealed.remedy});
+  }
 }
 
 std::optional<std::string> damage_of(const std::string& path, const FileChecksums& expected,

@@ -1,5 +1,6 @@
 #include "store/sealed_json.h"
 
+#include <new>
 #include <vector>
 
 #include "accelerant/core/error.h"
@@ -13,6 +14,14 @@ using nlohmann::json;
 constexpr int kDeepestNesting = 64;  // writing JSON recurses
 constexpr std::size_t kLongestQuote = 80;
 
+// Throws std::bad_alloc before the parser can run out of memory: its destructors need some, too, and
+// without it they end the process.
+void require_memory_to_parse(const std::string& text) {
+  constexpr std::size_t kPerByte = 8;  // a list of checksums takes 7
+  void* volatile const probe = ::operator new(kPerByte * text.size());
+  ::operator delete(probe);
+}
+
 json parse_sealed(const std::string& text, const std::string& source, const SealedFormat& format) {
   const auto watch_depth = [&](int depth, json::parse_event_t, json&) {
     if (depth > kDeepestNesting) {
@@ -21,6 +30,7 @@ json parse_sealed(const std::string& text, const std::string& source, const Seal
     }
     return true;
   };
+  require_memory_to_parse(text);
   try {
     return json::parse(text, watch_depth);
   } catch (const json::exception& error) {

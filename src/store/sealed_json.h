@@ -28,7 +28,7 @@ std::string seal(nlohmann::json object, const SealedFormat& format);
 
 // The object of such a text, which must have exactly these fields beside the three. Throws Error,
 // naming `source`, for anything that seal() would not write. The message says so if the version is
-// newer.
+// newer. Throws std::bad_alloc if the memory does not suffice.
 nlohmann::json unseal(const std::string& text, const std::string& source,
                       const SealedFormat& format, std::initializer_list<const char*> fields);
 

@@ -182,6 +182,18 @@ def test_a_header_longer_than_the_file(tmp_path):
         assert "header" in run_small(*arguments_of(command, tmp_path, tmp_path), code=1).stderr
 
 
+@pytest.mark.parametrize("command", ["verify", "convert", "merge-weights"])
+def test_checksums_that_do_not_fit_into_the_memory(tmp_path, command):
+    """Their text does."""
+    save_file({"w": torch.ones(5)}, tmp_path / "model.safetensors")
+    blocks = ["0" * 16] * 10**6
+    (tmp_path / "model.checksums.json").write_text(json.dumps({
+        "block_bytes": 4096, "checksum": "0" * 16, "files": {"model.safetensors": {"blocks": blocks, "size": 4096 * 10**6}},
+        "format": "accelerant-model-checksums", "version": 1}))
+    error = run_small(*arguments_of(command, tmp_path, tmp_path), code=1).stderr
+    assert f"{tmp_path / 'model.checksums.json'} cannot be read: its checksums do not fit into the memory" in error
+
+
 # --- Checksums ------------------------------------------------------------------------------------
 
 def sharded(folder, rng):
