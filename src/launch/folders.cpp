@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
 #include "core/files.h"
 
@@ -39,6 +40,18 @@ std::string make_temporary_folder() {
 }
 
 TemporaryFolder::TemporaryFolder() : path_(make_temporary_folder()) {}
+
+void TemporaryFolder::restore() const {
+  if (::mkdir(path_.c_str(), 0700) == 0) return;
+  if (errno != EEXIST) refuse_folder(path_, errno);
+  struct stat status = {};
+  if (::lstat(path_.c_str(), &status) != 0) refuse_folder(path_, errno);
+  const bool is_private = S_ISDIR(status.st_mode) && (status.st_mode & 077) == 0;
+  if (is_private && status.st_uid == ::geteuid()) return;
+  throw Error(ErrorDetails{.problem = "The temporary folder " + path_ + " was replaced",
+                           .expected = "a folder that only this user can enter",
+                           .got = "one of somebody else, or another kind of file"});
+}
 
 TemporaryFolder::~TemporaryFolder() {
   if (!process_.is_this_one()) return;

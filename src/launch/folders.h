@@ -27,6 +27,10 @@ class TemporaryFolder {
 
   const std::string& path() const { return path_; }
 
+  // Creates it again if it is gone: a machine may clean its temporary files while a training of
+  // weeks runs. Throws Error if somebody else has taken the name, which they could read.
+  void restore() const;
+
  private:
   std::string path_;
   accelerant::detail::OwnProcess process_;

@@ -92,9 +92,10 @@ class Launch {
  private:
   RankGroupResult run_attempt() {
     std::optional<TemporaryFolder> replacement;
-    std::string folder = folder_.of_attempt(result_.restarts);
+    std::string folder;
     std::optional<LaunchOutput> opened;
     try {
+      folder = folder_.of_attempt(result_.restarts);
       open_output(opened, plan_, folder);
     } catch (const Error& error) {
       if (result_.restarts == 0) throw;
@@ -124,9 +125,9 @@ class Launch {
   // The secret of an earlier attempt is still good if a new one cannot be written: a full disk must
   // not end the training.
   void renew_secret() {
-    const std::string path =
-        folder_.private_folder() + "/secret_" + std::to_string(result_.restarts);
+    std::string path;
     try {
+      path = folder_.private_folder() + "/secret_" + std::to_string(result_.restarts);
       meet::Secret::random().write(path);
     } catch (const Error&) {
       if (!path_exists(plan_.secret_file)) throw;

@@ -60,10 +60,15 @@ RunFolder::RunFolder(const LaunchOptions& options, const LaunchPlan& plan) {
 }
 
 const std::string& RunFolder::private_folder() {
-  if (temporary_) return temporary_->path();
-  // A machine may clean its temporary files while a training of weeks runs.
-  if (!private_ || ::access(private_->path().c_str(), F_OK) != 0) private_.emplace();
-  return private_->path();
+  if (!temporary_ && !private_) private_.emplace();
+  const TemporaryFolder& folder = temporary_ ? *temporary_ : *private_;
+  folder.restore();
+  return folder.path();
+}
+
+std::string RunFolder::of_attempt(int64_t attempt) const {
+  if (temporary_) temporary_->restore();
+  return path_ + "/attempt_" + std::to_string(attempt);
 }
 
 }  // namespace accelerant::launch

@@ -21,14 +21,13 @@ class RunFolder {
 
   // Where the files are, if the user cannot know; else empty.
   const std::string& announcement() const { return announcement_; }
-  // A folder that only this user can enter; removed at the end.
+  // A folder that only this user can enter; removed at the end. Always the same one.
   const std::string& private_folder();
   bool has_logs() const { return !temporary_; }
   // Of the folder that is removed at the end; empty if there is none.
   std::string temporary_path() const { return temporary_ ? temporary_->path() : ""; }
-  std::string of_attempt(int64_t attempt) const {
-    return path_ + "/attempt_" + std::to_string(attempt);
-  }
+  // Throws Error if the folder of this run was removed and cannot be made again.
+  std::string of_attempt(int64_t attempt) const;
 
  private:
   std::optional<TemporaryFolder> temporary_;

@@ -344,6 +344,31 @@ def test_restarts(tmp_path):
     assert second != {(tmp_path / "port.0.1").read_text()}
 
 
+@pytest.mark.parametrize("options", [[], ["--log-dir", "logs"]], ids=["no_logs", "logs"])
+def test_a_folder_that_was_cleaned_away_comes_back(tmp_path, options):
+    """With the name that the guardian knows, and closed to others, since secrets are in it."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    result = launch(["--num-processes", 1, "--max-restarts", 1, *options], shell(f"""
+        stat -c '%n %a' {temporary}/* >> {tmp_path}/seen
+        if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then rm -r {temporary}/*; exit 1; fi
+        [ -s $ACCELERANT_SECRET_FILE ]"""), {**os.environ, "TMPDIR": str(temporary)}, cwd=tmp_path)
+    assert result.code == 0, result
+    first, second = (tmp_path / "seen").read_text().splitlines()
+    assert first == second and second.endswith(" 700")
+    assert not list(temporary.iterdir())
+
+
+def test_a_folder_that_somebody_else_has_taken_is_not_used(tmp_path):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    result = launch(["--num-processes", 1, "--max-restarts", 1], shell(f"""
+        folder=$(echo {temporary}/*)
+        rm -r $folder && mkdir -m 755 $folder; exit 1"""), {**os.environ, "TMPDIR": str(temporary)})
+    assert result.code != 0
+    assert "was replaced: expected a folder that only this user can enter" in "\n".join(result.err_lines), result
+
+
 @pytest.mark.parametrize("script, why", [
     (r"""printf %s '{"message": {"message": "the cause\nand more", "extraInfo": {"timestamp": "100"}}}' \
        > $TORCHELASTIC_ERROR_FILE; exit 3""", "exit code 3; its error: the cause\n[accelerant]   and more"),
