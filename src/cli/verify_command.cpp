@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "accelerant/core/failpoint.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/weights/checkpoint_list.h"
@@ -45,6 +46,7 @@ class Verifier {
   // false if that is only because the folder `removable` is gone.
   bool report(const std::string& path, const std::function<std::optional<std::string>()>& check,
               const std::string& removable = {}) {
+    failpoint("verify.file");
     std::optional<std::string> problem;
     try {
       problem = check();
@@ -92,8 +94,10 @@ class Verifier {
     }
   }
 
-  // `removable` is the folder if it is one of a project: a training may remove it at any moment.
+  // `removable` is the folder if it is one of a project: a training may remove it at any moment, and
+  // then none of its files counts.
   void verify_checkpoint(const std::string& folder, const std::string& removable = {}) {
+    const std::size_t before = files_;
     checkpoint::Manifest manifest;
     const auto read = [&]() -> std::optional<std::string> {
       manifest = checkpoint::read_manifest(folder);
@@ -104,7 +108,10 @@ class Verifier {
       const auto compare = [&, &name = name, &record = record] {
         return checkpoint::problem_of_file(folder, name, record, checkpoint::Check::checksums);
       };
-      if (!report(join_path(folder, name), compare, removable)) return;
+      if (!report(join_path(folder, name), compare, removable)) {
+        files_ = before;
+        return;
+      }
     }
   }
 
@@ -194,7 +201,9 @@ int verify_command(int argc, char** argv) {
   require_path(path);
   Verifier verifier;
   verifier.verify_path(path);
-  if (verifier.files() == 0) throw UsageError{path + " contains no complete checkpoint"};
+  if (verifier.files() == 0 && verifier.problems() == 0) {
+    throw UsageError{path + " contains no complete checkpoint"};
+  }
   std::printf("%s, %zu damaged\n", plural(verifier.files(), "file").c_str(), verifier.problems());
   return verifier.problems() == 0 ? 0 : kFailure;
 }

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import struct
 import subprocess
@@ -377,6 +378,29 @@ def test_a_lost_manifest(tmp_path):
         assert str(lost) in result.stderr
     (lost.parent / "optimizer.bin").touch()  # as Python saves, whose folders have no manifest
     assert str(lost) not in run("verify", checkpoints, code=1).stdout
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["gone", "replaced"])
+def test_verify_counts_no_checkpoint_that_a_training_removes(tmp_path, is_replaced):
+    """After its manifest was read. If nothing else was verified, that is no success."""
+    checkpoints = tmp_path / "checkpoints"
+    subprocess.run([os.environ["ACCELERANT_CHECKPOINT_SAVER"], checkpoints, "rotate", "1"], check=True,
+                   stdout=subprocess.DEVNULL)
+    shutil.copytree(checkpoints / "checkpoint_0", tmp_path / "next")
+    verifying = subprocess.Popen([COMMAND, "verify", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 env=clean_environment(ACCELERANT_FAILPOINT="verify.file:stop@2"))
+    os.waitpid(verifying.pid, os.WUNTRACED)
+    shutil.rmtree(checkpoints / "checkpoint_0")
+    if is_replaced:
+        (tmp_path / "next").rename(checkpoints / "checkpoint_1")
+    os.kill(verifying.pid, signal.SIGCONT)
+    out, err = verifying.communicate(timeout=DEADLINE)
+    assert f"removed  {checkpoints / 'checkpoint_0'}\n" in out
+    if is_replaced:
+        files = len(json.loads((checkpoints / "checkpoint_1" / "manifest.json").read_text())["files"]) + 1
+        assert verifying.returncode == 0 and out.endswith(f"\n{files} files, 0 damaged\n"), out + err
+    else:
+        assert verifying.returncode == 2 and "contains no complete checkpoint" in err, out + err
 
 
 def test_verify_does_not_pass_what_has_no_checkpoint(tmp_path):
