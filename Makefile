@@ -14,7 +14,7 @@ build_dir = $(if $(filter release,$(PRESET)),build,build/$(PRESET))
 cmake_build = cmake --build --preset $(PRESET) -j $(JOBS)
 python = $$(sed -n 's/^set(ACCELERANT_PYTHON "\([^"]*\)".*/\1/p' build/setup.cmake)
 
-.PHONY: help build install demo test check test-long fuzz bench bench-check build-times lint format clean distclean
+.PHONY: help build install demo test check test-long sanitize fuzz bench bench-check build-times lint format clean distclean
 
 help: ## Show this text
 	@echo 'Usage: make TARGET [PRESET=release|dev|asan|tsan] [JOBS=N]'
@@ -51,6 +51,15 @@ test-long: ## Build everything and run all tests, including the long ones (prese
 	@scripts/configure release
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset long -j $(JOBS) $(ARGS)
+
+sanitize: ## Run the C++ tests with AddressSanitizer, and those without torch with ThreadSanitizer
+	@scripts/setup test
+	@scripts/configure asan
+	@cmake --build --preset asan -j $(JOBS)
+	@ctest --preset asan -j $(JOBS) -R '_test\.' $(ARGS)
+	@scripts/configure tsan
+	@cmake --build --preset tsan -j $(JOBS) --target core-tests
+	@ctest --preset tsan -j $(JOBS) -L core $(ARGS)
 
 install: ## Build the library and the command, and install them (PREFIX=/usr/local)
 	@scripts/setup build
