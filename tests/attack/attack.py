@@ -27,7 +27,10 @@ SETTINGS = {"samples": 64, "epochs": 2, "batch": 4, "every": 2, "limit": 2}
 
 
 def extent(name, otherwise):
-    return int(os.environ.get(f"ACCELERANT_ATTACK_{name}", otherwise))
+    variable = f"ACCELERANT_ATTACK_{name}"
+    count = int(os.environ.get(variable, otherwise))
+    assert count > 0, f"{variable}={count} would try nothing"
+    return count
 
 
 def wait_until(condition, what, deadline=DEADLINE, pause=0.002):

@@ -26,6 +26,8 @@
 #include <thread>
 #include <utility>
 
+#include "support/timeout_scale.h"
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -93,7 +95,7 @@ struct EndOfChild {
 
 // How a child ended: "exit 41", "signal 6" or, after a long time, "hangs".
 std::string end_of(pid_t child) {
-  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto deadline = Clock::now() + std::chrono::duration<double>(20 * timeout_scale());
   int status = 0;
   while (::waitpid(child, &status, WNOHANG) == 0) {
     if (Clock::now() > deadline) {

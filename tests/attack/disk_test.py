@@ -1,7 +1,7 @@
 """Disks that get full at any byte, and have room again. ../accelerator/resume/disk_full_test.py shows what the messages
 say; ../store/disk_test.cpp makes each system call fail.
 
-ACCELERANT_ATTACK_DISKS=40 for the long form.
+ACCELERANT_ATTACK_DISKS=25 for the long form.
 """
 
 import random
@@ -10,7 +10,7 @@ import signal
 import subprocess
 
 import pytest
-from attack import (SEED, SETTINGS, Run, checkpoints_of, expect_clean, expect_no_damage, expect_same, extent, run,
+from attack import (SCALE, SEED, SETTINGS, Run, checkpoints_of, expect_clean, expect_no_damage, expect_same, extent, run,
                     undisturbed, wait_until)
 
 DISKS = extent("DISKS", 1)
@@ -61,7 +61,8 @@ def test_a_full_disk_that_has_room_again(tmp_path, disk, processes, settings):
     settings = {**NARROW, "samples": 64 * processes, **settings}
     expected = undisturbed(tmp_path / "undisturbed", settings, processes)
     pages = chooser.randrange(48, 100)  # one to three checkpoints
-    training = Run(tmp_path, {**settings, "project": project, "pace": 40}, processes,
+    # Slow enough for saves to be left when there is room again.
+    training = Run(tmp_path, {**settings, "project": project, "pace": int(100 * SCALE)}, processes,
                    wrapper=on_a_small_disk(f"{4 * pages}k", project))
     wait_until(lambda: training.has_ended() or failures(training) >= 3 * processes, "failed saves")
     (tmp_path / "project.room").touch()

@@ -1,15 +1,17 @@
-"""How long a launch lasts after the death of a rank. The figures are printed; only what would be a hang fails.
+"""How long a launch lasts after the death of a rank. The figures are printed. A busy machine delays some of them, so
+that only the median is held to the promise, with room for slow machines.
 
 ACCELERANT_ATTACK_TRIALS=100 for the long form.
 """
 
 import random
 import signal
+import statistics
 import threading
 import time
 
 import pytest
-from attack import SEED, Figures, Run, extent, send
+from attack import SCALE, SEED, Figures, Run, extent, send
 
 TRIALS = extent("TRIALS", 3)
 SETTINGS = {"samples": 100_000, "epochs": 1, "batch": 2, "width": 32, "resume": "no"}  # longer than any trial
@@ -52,5 +54,6 @@ def test_from_the_death_of_a_rank_to_the_end_of_the_launch(tmp_path, processes, 
         launch.seconds.append(end.moment - killed)
         assert code == 128 + signal.SIGKILL, training.errors()
         assert f"of {processes} failed: SIGKILL (exit code 137)" in training.errors(), training.errors()
-        assert launch.seconds[-1] < 25, training.errors()
+        assert launch.seconds[-1] < 25 * SCALE, training.errors()
     print(f"\n{launch}\n{everybody}")
+    assert statistics.median(launch.seconds) < 2 * SCALE

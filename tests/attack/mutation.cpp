@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string_view>
 
 #include "core/files.h"
@@ -18,7 +19,10 @@ namespace {
 constexpr std::size_t kPage = 4096;
 
 void write(const std::string& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << content;
+  file.close();
+  if (!file) throw std::runtime_error(path + " cannot be written");
 }
 
 void remove_anything(const std::string& path) {

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 #include <string>
 
 #include "attack/mutation.h"
@@ -28,7 +29,11 @@ using attack::Mutation;
 
 int mutations_to_try() {
   const char* const given = std::getenv("ACCELERANT_ATTACK_MUTATIONS");
-  return given == nullptr ? 150 : std::atoi(given);
+  if (given == nullptr) return 150;
+  const int count = std::atoi(given);
+  if (count > 0 && std::to_string(count) == given) return count;
+  throw std::invalid_argument(std::string("ACCELERANT_ATTACK_MUTATIONS=") + given +
+                              " would try nothing");
 }
 
 // Warnings about checkpoints that cannot be used would hide everything else.

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 import pytest
-from attack import (COMMAND, SEED, SETTINGS, Run, expect_clean, expect_no_damage, expect_same, extent, results_of, run,
+from attack import (COMMAND, SCALE, SEED, SETTINGS, Run, expect_clean, expect_no_damage, expect_same, extent, results_of, run,
                     send, undisturbed)
 
 RACES = extent("RACES", 1)
@@ -102,7 +102,8 @@ def test_suspended_restarted_and_continued(tmp_path, expected, race, settings):
         lock = settings["project"] / "accelerant.lock"
         long_ago = time.time() - 100
         os.utime(lock, (long_ago, long_ago))  # instead of waiting
-        second = Run(tmp_path, {**settings, "pace": 60}, name="second", wrapper=CONTAINER)
+        # Slow enough to go on until the first one has noticed.
+        second = Run(tmp_path, {**settings, "pace": int(150 * SCALE)}, name="second", wrapper=CONTAINER)
         second.wait_for_steps(chooser.randint(1, 3))
         assert not second.has_ended(), second.errors()
         os.kill(first.process.pid, signal.SIGCONT)
@@ -133,9 +134,9 @@ def test_a_project_that_was_copied_with_its_lock(tmp_path, expected):
     first.wait_for_steps(4)
     first.suspend()
     shutil.copytree(tmp_path / "project", tmp_path / "copy")
-    send(first.process.pid, signal.SIGCONT)
     code, errors = run(tmp_path, {**settings, "project": tmp_path / "copy"}, name="second")
     assert code not in (0, 75) and f"is a copy, remove {tmp_path / 'copy' / 'accelerant.lock'}" in errors, errors
+    send(first.process.pid, signal.SIGCONT)  # not before: its end would free the copy's lock, too
     (tmp_path / "copy" / "accelerant.lock").unlink()
     code, errors = run(tmp_path, {**settings, "project": tmp_path / "copy"}, name="second")
     assert code == 0, errors
@@ -149,7 +150,7 @@ def test_a_project_that_was_copied_with_its_lock(tmp_path, expected):
 def test_commands_beside_a_training(tmp_path, command):
     """Checkpoints that the training removes while they are read are not damaged."""
     project = tmp_path / "project"
-    training = Run(tmp_path, {**SETTINGS, "every": 1, "limit": 3, "epochs": 4, "project": project})
+    training = Run(tmp_path, {**SETTINGS, "every": 1, "limit": 3, "epochs": 4, "pace": 20, "project": project})
     training.wait_for_steps(4)
     calls, removed = 0, 0
     while not training.has_ended():
@@ -158,4 +159,5 @@ def test_commands_beside_a_training(tmp_path, command):
         calls += 1
         removed += done.stdout.count("removed  ")
     assert training.finish() == 0, training.errors()
+    assert calls > 0, "too late for this test"
     print(f"{calls} calls of accelerant {command}, {removed} checkpoints removed meanwhile")

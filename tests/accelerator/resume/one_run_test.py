@@ -140,12 +140,20 @@ def test_a_project_that_cannot_be_looked_into_is_not_empty(tmp_path, processes):
         assert not any(open(log).read() for log in tmp_path.glob("log.*"))
 
 
-def test_a_project_of_another_user(tmp_path):
+@pytest.mark.parametrize("private", ["", "model.safetensors", "manifest.json"], ids=["folder", "weights", "manifest"])
+def test_a_project_of_another_user(tmp_path, private):
+    """They may not look into it, or may not read a file of the newest checkpoint, and get no older one instead."""
     if os.getuid() != 0:
         pytest.skip("needs root")
-    settings = settings_in(tmp_path, save_every=0)
+    settings = settings_in(tmp_path, save_every=4 if private else 0)
     assert start(tmp_path / "log", settings).returncode == 0
-    os.chmod(settings["project"] / "checkpoints", 0o700)
+    checkpoints = settings["project"] / "checkpoints"
+    newest = checkpoints / f"checkpoint_{max(numbers_of(settings['project']))}"
+    if private:
+        assert len(numbers_of(settings["project"])) > 1
+        os.chmod(newest / private, 0o600)
+    else:
+        os.chmod(checkpoints, 0o700)
     for folder in [tmp_path, *tmp_path.parents]:
         if folder.stat().st_uid == 0 and folder != folder.parent and str(folder).startswith("/tmp/pytest"):
             folder.chmod(0o777)
@@ -157,5 +165,6 @@ def test_a_project_of_another_user(tmp_path):
     if "error while loading shared libraries" in refused.stderr:
         pytest.skip("another user cannot load libtorch")
     assert refused.returncode not in (0, 75)
-    assert "checkpoints cannot be read: Permission denied" in refused.stderr, refused.stderr
+    assert f"{private or 'checkpoints'} cannot be read: Permission denied" in refused.stderr, refused.stderr
+    assert not private or f"not resumed from a checkpoint before {newest}" in refused.stderr, refused.stderr
     assert not any(open(log).read() for log in tmp_path.glob("theirs.*"))
