@@ -5,6 +5,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -38,8 +39,9 @@ c10::Stream copy_stream(c10::Device device, Direction direction) {
     c10::Stream stream;
     Direction direction;
   };
-  static std::mutex mutex;
-  static std::vector<Known> all;
+  // Never destroyed: graphs may be static objects.
+  static auto& mutex = *new std::mutex();
+  static auto& all = *new std::vector<Known>();
   const std::scoped_lock lock(mutex);
   for (const Known& known : all) {
     if (known.stream.device() == device && known.direction == direction) return known.stream;
@@ -85,10 +87,13 @@ class OffloadedInputs::Input {
     sent_->record(stream);
   }
 
-  // Memory that is still written to must not be used by others.
+  // Memory that is still written to must not be used by others. If that cannot be arranged, the
+  // device is gone.
   ~Input() {
-    if (arriving_.defined() && !device_.is_cpu()) {
+    if (!arriving_.defined() || device_.is_cpu()) return;
+    try {
       arriving_.record_stream(copy_stream(device_, Direction::back));
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
     }
   }
   Input(const Input&) = delete;
@@ -97,10 +102,12 @@ class OffloadedInputs::Input {
   void begin_fetching() {
     if (arriving_.defined()) return;
     const at::NoGradGuard no_grad;
-    arriving_ = at::empty_strided(host_.sizes(), host_.strides(),
-                                  at::TensorOptions().dtype(host_.scalar_type()).device(device_));
+    const at::Tensor arriving =
+        at::empty_strided(host_.sizes(), host_.strides(),
+                          at::TensorOptions().dtype(host_.scalar_type()).device(device_));
     if (device_.is_cpu()) {
-      arriving_.copy_(host_);
+      arriving.copy_(host_);
+      arriving_ = arriving;
       return;
     }
     // The memory belongs to the current stream, which may have used it until now.
@@ -111,9 +118,10 @@ class OffloadedInputs::Input {
     allocated.block(stream);
     sent_->block(stream);
     const c10::StreamGuard guard(stream);
-    arriving_.copy_(host_, /*non_blocking=*/true);
+    arriving.copy_(host_, /*non_blocking=*/true);
     arrived_.emplace(device_.type());
     arrived_->record(stream);
+    arriving_ = arriving;
   }
 
   at::Tensor take() {
@@ -191,7 +199,13 @@ void OffloadedInputs::begin_fetching() {
 
 void OffloadedInputs::bring_back() {
   begin_fetching();
-  if (const auto before = before_.lock()) before->begin_fetching();
+  const auto before = before_.lock();
+  if (!before) return;
+  try {
+    before->begin_fetching();
+  } catch (const c10::OutOfMemoryError&) {  // NOLINT(bugprone-empty-catch)
+    // They come when they are needed, and what is on the device now may be gone by then.
+  }
 }
 
 }  // namespace accelerant::nn::detail

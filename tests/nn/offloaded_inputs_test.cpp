@@ -3,6 +3,7 @@
 
 #include <accelerant/nn/activation_checkpoint.h>
 #include <gtest/gtest.h>
+#include <c10/core/CPUAllocator.h>
 #include <torch/torch.h>
 
 #include <functional>
@@ -157,5 +158,47 @@ TEST_P(OffloadedInputs, MayNeverBeNeeded) {
 }
 
 ON_EVERY_DEVICE(OffloadedInputs);
+
+// Fails once for a tensor of a given size, as a device without room does.
+class SmallMemory final : public c10::Allocator {
+ public:
+  SmallMemory() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, 1); }
+  ~SmallMemory() override { c10::SetCPUAllocator(inner_, 1); }
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes != 0 && bytes == refused) {
+      refused = 0;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "no room for ", bytes, " bytes");
+    }
+    return inner_->allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  std::size_t refused = 0;
+
+ private:
+  c10::Allocator* inner_;
+};
+
+TEST(OffloadedInputsErrors, WithoutRoomForTheNextInputItComesLater) {
+  offloads_on_every_device() = true;
+  const CheckpointOptions options{.offload_inputs = true};
+  const auto sine = [](const at::Tensor& h) { return h.sin(); };
+  const auto gradient = [&](SmallMemory* memory) {
+    const at::Tensor x = torch::linspace(0, 1, 35).requires_grad_();
+    const at::Tensor first = checkpoint(options, sine, x * 2);
+    const at::Tensor y = checkpoint(options, sine, torch::cat({first, first}));
+    const at::Tensor loss = y.sum();
+    if (memory != nullptr) memory->refused = 35 * sizeof(float);
+    loss.backward();
+    return x.grad();
+  };
+  const at::Tensor expected = gradient(nullptr);
+  SmallMemory memory;
+  EXPECT_TRUE(torch::equal(gradient(&memory), expected));
+  EXPECT_EQ(memory.refused, 0U) << "it was refused once";
+  offloads_on_every_device() = false;
+}
 
 }  // namespace
