@@ -62,6 +62,22 @@ inline uint64_t current_capture([[maybe_unused]] c10::Device device) {
 #endif
 }
 
+// Whether work queued on the stream becomes part of a CUDA graph, whichever thread records it. Also
+// if CUDA does not tell, as while a graph is captured on a stream that waits for this one.
+inline bool is_captured([[maybe_unused]] const c10::Stream& stream) {
+#if defined(ACCELERANT_WITH_CUDA)
+  if (stream.device_type() != c10::DeviceType::CUDA) return false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(c10::cuda::CUDAStream(stream).stream(), &status) != cudaSuccess) {
+    (void)cudaGetLastError();  // clears it
+    return true;
+  }
+  return status != cudaStreamCaptureStatusNone;
+#else
+  return false;
+#endif
+}
+
 // For pinned host memory that our own kernels read or write. When the tensor is freed, its memory
 // is not reused before the stream has finished the work queued so far. torch's own copies do this
 // themselves.

@@ -63,7 +63,8 @@ AlignedModule::AlignedModule(torch::nn::Module& module, std::optional<c10::Devic
   add(module.named_parameters(options.recurse));
   if (options.include_buffers) add(module.named_buffers(options.recurse));
   if (!offloaded.empty()) {
-    residency_ = std::make_shared<paging::Residency>(offloaded, paging::Access::write);
+    residency_ = std::make_shared<paging::Residency>(
+        offloaded, options.writes ? paging::Access::write : paging::Access::read);
   }
   if (device) move_all(tensors, *device);
 }

@@ -42,7 +42,16 @@ uint64_t pool_limit(const std::vector<PlannedUnit>& units, const PagerOptions& o
 std::string absence_text(const std::string& name) {
   return c10::str("The memory of the paged parameter \"", name,
                   "\" is absent: expected an operator, got direct access to its address; use an "
-                  "operator, or hold align_module_device(module, std::nullopt) meanwhile");
+                  "operator, or hold align_module_device(module, std::nullopt) meanwhile, with "
+                  "{.writes = false} if it is only read");
+}
+
+std::string end_text(const std::string& name, c10::Device device) {
+  return c10::str("The memory of \"", name, "\" on ", device,
+                  " ended with its offload: expected that nothing uses it any more, got an alias "
+                  "(a view, a result of detach(), saved for a backward that has not run) or a "
+                  "parameter that could not be given memory; run backward and drop aliases before "
+                  "undo_offload()");
 }
 
 // The memory of a tensor that nothing else refers to.
@@ -155,7 +164,7 @@ void Engine::detach(std::optional<c10::Device> device) {
   for (const auto& unit : units_) {
     if (unit->engine == nullptr) continue;
     wait_while_moving(*unit, lock);
-    if (unit->pins > 0) {
+    if (unit->pins > 0 && !is_unused(*unit)) {
       throw Error(ErrorDetails{
           .problem = "A Pager cannot give up parameters that are in use",
           .expected = "no operator that uses them, and no scope that holds them",
@@ -170,17 +179,24 @@ void Engine::detach(std::optional<c10::Device> device) {
   absent_ = 0;
 }
 
-// The parameters are gone, and all aliases of them. The last of them may be about to go: what ends
-// the Pager may be the end of a parameter, which has its storage until then.
-bool Engine::is_unused(const UnitState& unit) const {
-  std::vector<std::size_t> owners(unit.storages.size(), 1);  // the unit
+// How many owners of each storage there are besides aliases: the unit, parameters that are gone,
+// and perhaps those that are not. One of the former may be about to go: what ends the Pager may be
+// the end of a parameter, which has its storage until then.
+std::vector<std::size_t> Engine::owners_of(const UnitState& unit, bool counts_living) const {
+  std::vector<std::size_t> owners(unit.storages.size(), 1);
   for (const AttachedParameter& parameter : parameters_[unit.index]) {
-    if (!parameter.tensor.expired()) continue;
+    if (!counts_living && !parameter.tensor.expired()) continue;
     // The weak pointer keeps the object itself.
     const c10::Storage& rest = parameter.tensor._unsafe_get_target()->unsafe_storage();
     const c10::Storage& storage = unit.storages[parameter.part];
     if (rest.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) ++owners[parameter.part];
   }
+  return owners;
+}
+
+// The parameters are gone, and all aliases of them.
+bool Engine::is_unused(const UnitState& unit) const {
+  const std::vector<std::size_t> owners = owners_of(unit, /*counts_living=*/false);
   for (std::size_t i = 0; i < owners.size(); ++i) {
     if (static_cast<std::size_t>(unit.storages[i].use_count()) > owners[i]) return false;
   }
@@ -196,7 +212,9 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
   if (unit.where == UnitState::Where::absent) bring_in(unit, lock);
   ++unit.pins;
   std::vector<at::Tensor> values(unit.storages.size());
+  std::vector<at::Tensor> for_aliases(unit.storages.size());
   std::vector<at::Tensor> gradients(parameters.size());
+  const std::vector<std::size_t> owners = owners_of(unit, /*counts_living=*/true);
   std::vector<c10::Device> targets(unit.storages.size(), device.value_or(options_.device));
   for (const AttachedParameter& parameter : parameters) {
     if (device) break;
@@ -213,14 +231,27 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
       const at::Tensor& gradient = tensor.mutable_grad();
       if (gradient.defined() && !gradient.is_meta()) gradients[i] = gradient.to(target);
     }
+    const auto as_bytes = at::TensorOptions().dtype(at::kByte);
+    at::Tensor block = unit.block;
+    // A file is read: its mapping ends the process if it was truncated.
+    if (unit.lent && !unit.lent->is_writable) {
+      block = at::empty({static_cast<int64_t>(unit.layout.bytes)}, as_bytes);
+      unit.source->fetch(unit.layout, block);
+    }
     for (std::size_t i = 0; i < values.size(); ++i) {
       const UnitPart& part = unit.layout.parts[i];
       const auto bytes = static_cast<int64_t>(part.bytes);
-      const auto as_bytes = at::TensorOptions().dtype(at::kByte);
       const at::Tensor present =
-          unit.lent ? at::from_blob(unit.lent->parts[i], {bytes}, as_bytes)
-                    : unit.block.narrow(0, static_cast<int64_t>(part.offset), bytes);
+          block.defined() ? block.narrow(0, static_cast<int64_t>(part.offset), bytes)
+                          : at::from_blob(unit.lent->parts[i], {bytes}, as_bytes);
       values[i] = at::empty({bytes}, as_bytes.device(targets[i])).copy_(present);
+      const auto users = static_cast<std::size_t>(unit.storages[i].use_count());
+      if (targets[i] == options_.device || users <= owners[i]) continue;
+      try {
+        for_aliases[i] = at::empty({bytes}, as_bytes.device(options_.device)).copy_(present);
+      } catch (const c10::OutOfMemoryError&) {  // NOLINT(bugprone-empty-catch)
+        // The parameter itself needs no room there. Its aliases say what has become of them.
+      }
     }
   } catch (...) {
     --unit.pins;
@@ -234,8 +265,12 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
   const OrdinaryMode ordinary;
   for (std::size_t i = 0; i < storages.size(); ++i) {
     // Where the parameter stays on the device it keeps its storage, and older aliases with it.
+    // Otherwise these stay behind.
     const bool stays = targets[i] == options_.device;
-    if (stays) compat::give_memory(*storages[i].unsafeGetStorageImpl(), memory_of(values[i]));
+    const at::Tensor& on_device = stays ? values[i] : for_aliases[i];
+    if (on_device.defined()) {
+      compat::give_memory(*storages[i].unsafeGetStorageImpl(), memory_of(on_device));
+    }
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       at::Tensor tensor = parameters[p].part == i ? parameters[p].lock() : at::Tensor();
       if (!tensor.defined() || !has_paging_key(tensor)) continue;
@@ -249,7 +284,7 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
 }
 
 // The unit is the engine's no longer, and its storages have no memory. That much happens even if it
-// throws.
+// throws. What holds the unit keeps its block.
 void Engine::release(UnitState& unit, Lock& lock) {
   Registry& registry = Registry::instance();
   for (const c10::Storage& storage : unit.storages) {
@@ -265,8 +300,13 @@ void Engine::release(UnitState& unit, Lock& lock) {
   }
   const bool is_orphan = unit.pins > 0;
   if (is_orphan) registry.orphans.push_back(units_[unit.index]);
+  for (std::size_t i = 0; i < unit.texts.size(); ++i) {
+    unit.texts[i] = end_text(unit.layout.parts[i].names.front(), options_.device);
+  }
   take_away(unit);
-  if (unit.block.defined()) {
+  if (unit.block.defined() && is_orphan) {
+    for (const c10::Stream& stream : unit.users) unit.block.record_stream(stream);
+  } else if (unit.block.defined()) {
     order_behind_users(unit);
     give_back(std::exchange(unit.block, at::Tensor()));
   }

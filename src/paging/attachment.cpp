@@ -131,14 +131,15 @@ void put_on_storage(at::Tensor& parameter, c10::Storage storage, bool is_paged) 
   const at::Tensor alias = alias_of_storage(std::move(storage), parameter, keys);
   const bool moves = parameter.device() != device;
   if (parameter.is_meta() && moves) {
-    // set_data() refuses, but nothing that depends on the device exists for a meta tensor.
+    // set_data() alone refuses. Of a meta tensor nothing but the node that accumulates gradients
+    // depends on the device, which set_data() resets.
     parameter.unsafeGetTensorImpl()->shallow_copy_from(alias.getIntrusivePtr());
-  } else {
-    parameter.set_data(alias);
   }
+  parameter.set_data(alias);
   if (!moves) return;
   at::Tensor& gradient = parameter.mutable_grad();
-  if (gradient.defined() && !gradient.is_meta()) gradient = gradient.to(device);
+  if (!gradient.defined()) return;
+  gradient = gradient.is_meta() ? at::Tensor() : gradient.to(device);  // it had no values
 }
 
 bool is_attached(const AttachedParameter& parameter, const UnitState& unit) {

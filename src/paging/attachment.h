@@ -47,7 +47,7 @@ struct PlannedUnit {
 std::vector<PlannedUnit> lay_out(const std::vector<UnitPlan>& plans);
 
 // Replaces storage, device and keys of a parameter. Sizes, strides, type, autograd state and
-// version stay; a gradient moves along.
+// version stay; a gradient moves along, unless it has no values.
 void put_on_storage(at::Tensor& parameter, c10::Storage storage, bool is_paged);
 
 // Whether the parameter still uses the storage it was given, through the pager, if it still exists.

@@ -20,6 +20,8 @@ class BlockPool {
 
   // Bytes on the device. Allocates if there is no free block of that size.
   at::Tensor take(std::size_t bytes);
+
+  // If it throws, the block is freed.
   void give_back(at::Tensor block);
 
   // Frees the free blocks.

@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "accelerant/core/error.h"
 #include "paging/unlocked.h"
@@ -115,11 +116,15 @@ void Engine::prefetch(Lock& lock) {
   }
   if (for_thread.empty()) return;
   if (!thread_) {
-    thread_ = {new PrefetchThread([this](std::size_t index) {
-                 Lock own(Registry::instance().mutex);
-                 prefetch_one(index, own);
-               }),
-               accelerant::detail::DeleteInOwnProcess()};
+    try {
+      thread_ = {new PrefetchThread([this](std::size_t index) {
+                   Lock own(Registry::instance().mutex);
+                   prefetch_one(index, own);
+                 }),
+                 accelerant::detail::DeleteInOwnProcess()};
+    } catch (const std::system_error&) {
+      return;  // no more threads: units come when they are needed
+    }
   }
   thread_->want(for_thread);
 }
@@ -137,23 +142,29 @@ void Engine::prefetch_one(std::size_t index, Lock& lock) {
   }
 }
 
+// When each unit is expected next: 0 for the nearest, the number of units for those that are not.
+std::vector<std::size_t> Engine::next_turns() const {
+  std::vector<std::size_t> turns(units_.size(), units_.size());
+  const std::vector<std::size_t> upcoming = schedule_.upcoming(units_.size());
+  for (std::size_t turn = 0; turn < upcoming.size(); ++turn) turns[upcoming[turn]] = turn;
+  return turns;
+}
+
 // What is not expected to be used at all, then what is used last; of several the one whose last use
 // is longest ago, those that backward is done with first. The current unit's next operators are not
 // among the expected uses: the order has only its first.
-UnitState* Engine::choose_victim(const std::vector<std::size_t>& upcoming,
-                                 bool spares_current) const {
+UnitState* Engine::choose_victim(const std::vector<std::size_t>& turns, bool spares_current) const {
   UnitState* victim = nullptr;
   std::size_t victims_turn = 0;
   for (const auto& unit : units_) {
     if (unit->where != UnitState::Where::resident || unit->lent || unit->pins > 0) continue;
     if (spares_current && schedule_.is_current(unit->index)) continue;
-    const auto turn =
-        static_cast<std::size_t>(std::ranges::find(upcoming, unit->index) - upcoming.begin());
+    const std::size_t turn = turns[unit->index];
     const bool is_better = victim == nullptr || turn > victims_turn ||
                            (turn == victims_turn && (unit->is_finished != victim->is_finished
                                                          ? unit->is_finished
                                                          : unit->last_use < victim->last_use));
-    if (!is_better) continue;
+    if (!is_better || !can_be_ordered_behind_users(*unit)) continue;
     victim = unit.get();
     victims_turn = turn;
   }
@@ -164,9 +175,9 @@ UnitState* Engine::choose_victim(const std::vector<std::size_t>& upcoming,
 bool Engine::make_room(uint64_t bytes, Lock& lock) {
   const auto is_full = [&] { return statistics_.resident_bytes + bytes > options_.budget; };
   if (!is_full()) return true;
-  const std::vector<std::size_t> upcoming = schedule_.upcoming(units_.size());
+  const std::vector<std::size_t> turns = next_turns();
   while (is_full()) {
-    UnitState* const victim = choose_victim(upcoming, /*spares_current=*/false);
+    UnitState* const victim = choose_victim(turns, /*spares_current=*/false);
     if (victim == nullptr) return false;
     evict(*victim, lock);
   }
@@ -178,11 +189,10 @@ bool Engine::make_room_ahead(std::size_t unit, Lock& lock) {
   const uint64_t bytes = units_[unit]->layout.bytes;
   const auto is_full = [&] { return statistics_.resident_bytes + bytes > options_.budget; };
   if (!is_full()) return true;
-  const std::vector<std::size_t> upcoming = schedule_.upcoming(units_.size());
-  const auto turn = std::ranges::find(upcoming, unit);
+  const std::vector<std::size_t> turns = next_turns();
   while (is_full()) {
-    UnitState* const victim = choose_victim(upcoming, /*spares_current=*/true);
-    if (victim == nullptr || std::ranges::find(upcoming, victim->index) < turn) return false;
+    UnitState* const victim = choose_victim(turns, /*spares_current=*/true);
+    if (victim == nullptr || turns[victim->index] < turns[unit]) return false;
     evict(*victim, lock);
   }
   return true;
@@ -220,6 +230,7 @@ void Engine::evict_all() {
   for (const auto& unit : units_) {
     wait_while_moving(*unit, lock);
     if (unit->where != UnitState::Where::resident || unit->lent || unit->pins > 0) continue;
+    if (!can_be_ordered_behind_users(*unit)) continue;
     evict(*unit, lock);
   }
   const std::lock_guard pool_lock(pool_mutex_);

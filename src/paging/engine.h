@@ -63,7 +63,8 @@ class Engine {
   void prefetch(Lock& lock);
   void prefetch_one(std::size_t unit, Lock& lock);
   bool can_prefetch_inline(const UnitState& unit) const;
-  UnitState* choose_victim(const std::vector<std::size_t>& upcoming, bool spares_current) const;
+  std::vector<std::size_t> next_turns() const;
+  UnitState* choose_victim(const std::vector<std::size_t>& turns, bool spares_current) const;
   bool make_room(uint64_t bytes, Lock& lock);
   bool make_room_ahead(std::size_t unit, Lock& lock);
 
@@ -77,11 +78,13 @@ class Engine {
   void install(UnitState& unit) const;
   void take_away(UnitState& unit) const;
   void order_behind_users(UnitState& unit);
+  bool can_be_ordered_behind_users(const UnitState& unit) const;
   at::Tensor take_block(std::size_t bytes);
-  void give_back(at::Tensor block);
+  void give_back(at::Tensor block) noexcept;
 
   // --- attaching.cpp ---
   void attach(PlannedUnit& planned);
+  std::vector<std::size_t> owners_of(const UnitState& unit, bool counts_living) const;
   bool is_unused(const UnitState& unit) const;
   void detach(UnitState& unit, std::optional<c10::Device> device, Lock& lock);
   void release(UnitState& unit, Lock& lock);

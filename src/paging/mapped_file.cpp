@@ -1,7 +1,6 @@
 #include "paging/mapped_file.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -9,8 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
-#include <deque>
+#include <list>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -23,7 +21,8 @@
 namespace accelerant::paging {
 namespace {
 
-constexpr std::size_t staging_bytes = std::size_t{1} << 20;
+// Not quite a MiB: reads of that size and more go through another buffer.
+constexpr std::size_t staging_bytes = (std::size_t{1} << 20) - 4096;
 constexpr int most_staging_threads = 8;
 
 std::string form_of(const format::TensorInfo& tensor) {
@@ -32,9 +31,9 @@ std::string form_of(const format::TensorInfo& tensor) {
 
 }  // namespace
 
-// One thread copies more slowly than a GPU reads, so several copy pieces to pinned buffers, from which
-// the device reads meanwhile. The buffers are small and used in turn, so they stay in the processor's
-// cache.
+// One thread reads more slowly than a GPU does, so several read pieces into pinned buffers, from
+// which the device reads meanwhile. The buffers are small and used in turn, so they stay in the
+// processor's cache.
 class ModelFiles::Staging {
  public:
   explicit Staging(c10::Device device)
@@ -42,66 +41,93 @@ class ModelFiles::Staging {
         threads_(std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1,
                             most_staging_threads)) {}
 
-  void copy(std::span<const std::byte> bytes, const at::Tensor& target) {
+  void read(const FileTensor& tensor, const at::Tensor& target) {
     const c10::Stream stream = c10::impl::getDeviceGuardImpl(device_.type())->getStream(device_);
-    const std::size_t pieces = (bytes.size() + staging_bytes - 1) / staging_bytes;
+    const std::size_t bytes = target.nbytes();
+    const std::size_t pieces = (bytes + staging_bytes - 1) / staging_bytes;
     checkpoint::run_in_parallel(pieces, threads_, [&](std::size_t i) {
       const OrdinaryMode ordinary;
       const c10::StreamGuard guard(stream);
       const std::size_t begin = i * staging_bytes;
-      const std::size_t count = std::min(staging_bytes, bytes.size() - begin);
-      copy_piece(bytes.subspan(begin, count), stream,
+      const std::size_t count = std::min(staging_bytes, bytes - begin);
+      read_piece(tensor, begin, stream,
                  target.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(count)));
     });
   }
 
  private:
   struct Buffer {
-    at::Tensor memory = {};
-    std::optional<c10::Event> is_free = {};
+    at::Tensor memory;
+    c10::Event is_free;
+  };
+  using Buffers = std::list<Buffer>;
+
+  // A buffer that nothing reads, for one piece. If the piece fails, the buffer is freed, which
+  // torch does once nothing reads it.
+  class Turn {
+   public:
+    explicit Turn(Staging& staging) : staging_(staging), buffer_(staging.take()) {}
+    ~Turn() { staging_.give_back(buffer_, is_done_); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+    const at::Tensor& memory() const { return buffer_.front().memory; }
+    void wait_until_free() { buffer_.front().is_free.synchronize(); }
+
+    void is_read_on(const c10::Stream& stream) {
+      buffer_.front().is_free.record(stream);
+      is_done_ = true;
+    }
+
+   private:
+    Staging& staging_;
+    Buffers buffer_;
+    bool is_done_ = false;
   };
 
-  void copy_piece(std::span<const std::byte> bytes, const c10::Stream& stream,
+  void read_piece(const FileTensor& tensor, std::size_t offset, const c10::Stream& stream,
                   const at::Tensor& target) {
-    Buffer buffer = take();
-    std::memcpy(buffer.memory.mutable_data_ptr(), bytes.data(), bytes.size());
-    target.copy_(buffer.memory.narrow(0, 0, static_cast<int64_t>(bytes.size())),
-                 /*non_blocking=*/true);
-    buffer.is_free->record(stream);
-    const std::lock_guard lock(mutex_);
-    buffers_.push_back(std::move(buffer));
+    Turn turn(*this);
+    turn.wait_until_free();
+    auto* const start = static_cast<std::byte*>(turn.memory().mutable_data_ptr());
+    tensor.file->read_part(tensor.name, offset, {start, target.nbytes()});
+    target.copy_(turn.memory().narrow(0, 0, target.numel()), /*non_blocking=*/true);
+    turn.is_read_on(stream);
   }
 
-  // A buffer that nothing reads: twice as many as threads, so that the oldest is rarely waited for.
-  Buffer take() {
-    Buffer buffer;
-    {
-      const std::lock_guard lock(mutex_);
-      if (made_ == 2 * threads_) {
-        buffer = std::move(buffers_.front());
-        buffers_.pop_front();
-      } else {
-        ++made_;
-      }
-    }
-    if (buffer.is_free) {
-      buffer.is_free->synchronize();
+  // Twice as many buffers as threads, so that the oldest is rarely waited for. A thread has one at
+  // a time, so one is free once all are made.
+  Buffers take() {
+    const std::lock_guard lock(mutex_);
+    Buffers taken;
+    if (made_ == 2 * threads_) {
+      taken.splice(taken.end(), free_, free_.begin());
     } else {
-      buffer.memory = at::empty({static_cast<int64_t>(staging_bytes)},
-                                at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-      buffer.is_free.emplace(device_.type());
+      taken.push_back({at::empty({static_cast<int64_t>(staging_bytes)},
+                                 at::TensorOptions().dtype(at::kByte).pinned_memory(true)),
+                       c10::Event(device_.type())});
+      ++made_;
     }
-    return buffer;
+    return taken;
+  }
+
+  void give_back(Buffers& taken, bool is_done) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (is_done) {
+      free_.splice(free_.end(), taken);
+    } else {
+      --made_;
+    }
   }
 
   c10::Device device_;
   int threads_;
   std::mutex mutex_;
-  std::deque<Buffer> buffers_;  // the oldest first
+  Buffers free_;  // the oldest first
   int made_ = 0;
 };
 
-ModelFiles::ModelFiles(std::map<std::string, FileTensor> tensors) : tensors_(std::move(tensors)) {}
+ModelFiles::ModelFiles(FileTensors tensors) : tensors_(std::move(tensors)) {}
 ModelFiles::~ModelFiles() = default;
 
 const FileTensor& ModelFiles::tensor_of(const UnitLayout& layout, const UnitPart& part) const {
@@ -129,15 +155,15 @@ const FileTensor& ModelFiles::tensor_of(const UnitLayout& layout, const UnitPart
   return tensor;
 }
 
-void ModelFiles::copy(std::span<const std::byte> bytes, const at::Tensor& target) {
+void ModelFiles::read(const FileTensor& tensor, const at::Tensor& target) {
   if (target.is_cpu()) {
-    std::memcpy(target.mutable_data_ptr(), bytes.data(), bytes.size());
-    return;
+    auto* const start = static_cast<std::byte*>(target.mutable_data_ptr());
+    return tensor.file->read(tensor.name, {start, target.nbytes()});
   }
   const std::lock_guard lock(mutex_);
   std::unique_ptr<Staging>& staging = staging_[target.device()];
   if (!staging) staging = std::make_unique<Staging>(target.device());
-  staging->copy(bytes, target);
+  staging->read(tensor, target);
 }
 
 MappedFile::MappedFile(std::shared_ptr<ModelFiles> files) : files_(std::move(files)) {}
@@ -168,9 +194,9 @@ std::optional<LentMemory> MappedFile::lend(const UnitLayout& layout, c10::Device
 
 void MappedFile::fetch(const UnitLayout& layout, const at::Tensor& block) {
   for (const UnitPart& part : layout.parts) {
-    const FileTensor& tensor = files_->tensor_of(layout, part);
-    files_->copy(tensor.file->view(tensor.name), block.narrow(0, static_cast<int64_t>(part.offset),
-                                                              static_cast<int64_t>(part.bytes)));
+    files_->read(files_->tensor_of(layout, part),
+                 block.narrow(0, static_cast<int64_t>(part.offset),
+                              static_cast<int64_t>(part.bytes)));
   }
 }
 

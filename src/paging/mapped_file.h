@@ -1,13 +1,15 @@
 // Units whose bytes are in safetensors files that are mapped into memory. On the CPU operators use
-// the mapping itself; to an accelerator it is copied through small pinned buffers. Files are never
-// written to: a unit that changes moves to host memory.
+// the mapping itself; otherwise bytes are read from the file, to an accelerator through small
+// pinned buffers. Files are never written to: a unit that changes moves to host memory.
+//
+// If a file is truncated, or its disk fails, reading throws Error. Only where operators use the
+// mapping, the system ends the process (SIGBUS).
 #pragma once
 
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 
 #include "accelerant/format/safetensors.h"
@@ -21,19 +23,22 @@ struct FileTensor {
   std::string name = {};  // in the file
 };
 
+using FileTensors = std::map<std::string, FileTensor>;  // by the model's names
+
 // The files of a model, shared by the sources of all its units.
 class ModelFiles {
  public:
   // `tensors`: by the names of parameters, as in UnitPart::names. Of tied parameters one suffices.
-  explicit ModelFiles(std::map<std::string, FileTensor> tensors);
+  explicit ModelFiles(FileTensors tensors);
   ~ModelFiles();
 
   // The tensor that holds a part of a unit. Throws Error if there is none, or if it has another
   // type or shape than the parameter.
   const FileTensor& tensor_of(const UnitLayout& layout, const UnitPart& part) const;
 
-  // Copies bytes to a tensor of bytes on any device; on an accelerator, on its current stream.
-  void copy(std::span<const std::byte> bytes, const at::Tensor& target);
+  // Reads a tensor into a tensor of as many bytes on any device; on an accelerator, on its current
+  // stream.
+  void read(const FileTensor& tensor, const at::Tensor& target);
 
  private:
   class Staging;
@@ -41,7 +46,7 @@ class ModelFiles {
     bool operator()(c10::Device a, c10::Device b) const { return a.index() < b.index(); }
   };
 
-  std::map<std::string, FileTensor> tensors_;
+  FileTensors tensors_;
   std::mutex mutex_;
   std::map<c10::Device, std::unique_ptr<Staging>, DeviceOrder> staging_;  // made when needed
 };

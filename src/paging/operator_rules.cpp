@@ -56,8 +56,10 @@ bool is_collective(std::string_view name) {
   return name.starts_with("c10d::") || name.starts_with("_c10d_functional::");
 }
 
+// Batch norms update their running statistics, and most of them do not say so.
 bool writes(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  return (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+         argument.name() == "running_mean" || argument.name() == "running_var";
 }
 
 OperatorRule make_rule(const c10::OperatorHandle& op) {

@@ -125,7 +125,8 @@ class Pager {
   // replaced (set_data(), set_(), Module::to() to another type or device), and says what to do.
   void verify() const;
 
-  // Frees the memory of all units that nothing is using.
+  // Frees the memory of all units that nothing is using, and that streams do not use whose work is
+  // being recorded as a CUDA graph.
   void evict_all();
 
   PagerStatistics statistics() const;

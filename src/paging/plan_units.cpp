@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -43,11 +44,11 @@ class Planner {
   explicit Planner(const UnitOptions& options) : options_(options) {}
 
   std::vector<UnitPlan> by_structure(const Module& module) {
-    UnitPlan rest;
+    std::vector<UnitPlan> rest;
     visit(module, "", rest);
-    join_small_units();
-    if (!rest.parameters.empty()) units_.push_back(std::move(rest));
-    return std::move(units_);
+    std::vector<UnitPlan> units = with_small_ones_joined(std::move(units_));
+    std::ranges::move(with_small_ones_joined(std::move(rest)), std::back_inserter(units));
+    return units;
   }
 
   std::vector<UnitPlan> by_prefix(const Module& module) {
@@ -79,11 +80,13 @@ class Planner {
   }
 
  private:
-  // Parameters that are not below a container go to `rest`.
-  void visit(const Module& module, const std::string& path, UnitPlan& rest) {
+  // Parameters that are not below a container go to `rest`, those of each module as a unit.
+  void visit(const Module& module, const std::string& path, std::vector<UnitPlan>& rest) {
+    UnitPlan own{.name = path};
     for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      add(joined(path, item.key()), item.value(), rest);
+      add(joined(path, item.key()), item.value(), own);
     }
+    if (!own.parameters.empty()) rest.push_back(std::move(own));
     const bool is_container = is_list(module) || is_sequence(module);
     for (const auto& item : module.named_children()) {
       const std::string child_path = joined(path, item.key());
@@ -92,13 +95,15 @@ class Planner {
         visit(child, child_path, rest);
         continue;
       }
-      UnitPlan unit{.name = child_path};
       if (contains_list(child)) {
-        visit(child, child_path, unit);
-      } else {
-        for (const auto& parameter : child.named_parameters()) {
-          add(joined(child_path, parameter.key()), parameter.value(), unit);
-        }
+        std::vector<UnitPlan> others;
+        visit(child, child_path, others);
+        std::ranges::move(others, std::back_inserter(units_));
+        continue;
+      }
+      UnitPlan unit{.name = child_path};
+      for (const auto& parameter : child.named_parameters()) {
+        add(joined(child_path, parameter.key()), parameter.value(), unit);
       }
       if (!unit.parameters.empty()) units_.push_back(std::move(unit));
     }
@@ -115,10 +120,10 @@ class Planner {
     unit.parameters.push_back({.name = name, .parameter = parameter});
   }
 
-  void join_small_units() {
+  std::vector<UnitPlan> with_small_ones_joined(std::vector<UnitPlan> units) const {
     std::vector<UnitPlan> joined_units;
     bool is_open = false;  // the last unit is still too small
-    for (UnitPlan& unit : units_) {
+    for (UnitPlan& unit : units) {
       if (is_open) {
         UnitPlan& last = joined_units.back();
         last.name += ", " + unit.name;
@@ -135,7 +140,7 @@ class Planner {
       last.name += ", " + small.name;
       std::ranges::move(small.parameters, std::back_inserter(last.parameters));
     }
-    units_ = std::move(joined_units);
+    return joined_units;
   }
 
   const UnitOptions& options_;

@@ -55,8 +55,12 @@ void Schedule::follow(std::size_t unit) {
 
 std::vector<std::size_t> Schedule::upcoming(std::size_t most) const {
   std::vector<std::size_t> units;
+  std::vector<bool> is_known;  // by unit
   const auto add = [&](std::size_t unit) {
-    if (std::ranges::find(units, unit) == units.end()) units.push_back(unit);
+    if (unit >= is_known.size()) is_known.resize(unit + 1);
+    if (is_known[unit]) return;
+    is_known[unit] = true;
+    units.push_back(unit);
   };
   if (order_ != nullptr) {
     // The next iteration follows this one. Few units in a long order: they alternate.

@@ -1,11 +1,13 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/StringUtil.h>
 
-#include <cstring>
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/failpoint.h"
+#include "compat/device.h"
 #include "compat/storage_memory.h"
 #include "paging/engine.h"
 #include "paging/host_memory.h"
@@ -26,6 +28,26 @@ c10::DataPtr memory_in(const at::Tensor& block, std::size_t offset) {
           device};
 }
 
+// The time in which a thread moves a unit. Whatever happens in it, others do not wait for ever.
+class MoveScope {
+ public:
+  MoveScope(UnitState& unit, UnitState::Where unless_done) : unit_(unit), end_(unless_done) {
+    unit_.where = UnitState::Where::moving;
+  }
+  ~MoveScope() {
+    unit_.where = end_;
+    Registry::instance().moved.notify_all();
+  }
+  MoveScope(const MoveScope&) = delete;
+  MoveScope& operator=(const MoveScope&) = delete;
+
+  void done(UnitState::Where end) { end_ = end; }
+
+ private:
+  UnitState& unit_;
+  UnitState::Where end_;
+};
+
 }  // namespace
 
 at::Tensor Engine::take_block(std::size_t bytes) {
@@ -33,10 +55,15 @@ at::Tensor Engine::take_block(std::size_t bytes) {
   return pool_.take(bytes);
 }
 
-void Engine::give_back(at::Tensor block) {
-  const SideStream::Scope scope(side_);
-  const std::lock_guard lock(pool_mutex_);
-  pool_.give_back(std::move(block));
+// If the pool cannot take the block, it is freed.
+void Engine::give_back(at::Tensor block) noexcept {
+  try {
+    failpoint("paging.give_back");
+    const SideStream::Scope scope(side_);
+    const std::lock_guard lock(pool_mutex_);
+    pool_.give_back(std::move(block));
+  } catch (...) {  // NOLINT(bugprone-empty-catch)
+  }
 }
 
 void Engine::install(UnitState& unit) const {
@@ -66,7 +93,7 @@ void Engine::borrow(UnitState& unit) {
 void Engine::bring_in(UnitState& unit, Lock& lock) {
   const std::size_t bytes = unit.layout.bytes;
   bool is_counted = false;
-  unit.where = UnitState::Where::moving;
+  MoveScope move(unit, UnitState::Where::absent);
   try {
     if (!make_room(bytes, lock)) ++statistics_.over_budget;
     statistics_.resident_bytes += bytes;
@@ -86,18 +113,21 @@ void Engine::bring_in(UnitState& unit, Lock& lock) {
     if (unit.block.defined()) give_back(std::exchange(unit.block, at::Tensor()));
     if (is_counted) statistics_.resident_bytes -= bytes;
     ++statistics_.failures;
-    unit.where = UnitState::Where::absent;
-    Registry::instance().moved.notify_all();
     throw;
   }
   --absent_;
   ++statistics_.fetches;
   statistics_.fetched_bytes += bytes;
-  unit.where = UnitState::Where::resident;
   unit.has_arrived = !side_.exists();
   unit.users.clear();
   unit.last_use = ++uses_;
-  Registry::instance().moved.notify_all();
+  move.done(UnitState::Where::resident);
+}
+
+// Work that is part of a CUDA graph cannot be waited for, and an attempt would break the capture,
+// which may be another thread's.
+bool Engine::can_be_ordered_behind_users(const UnitState& unit) const {
+  return std::ranges::none_of(unit.users, compat::is_captured);
 }
 
 void Engine::order_behind_users(UnitState& unit) {
@@ -106,22 +136,19 @@ void Engine::order_behind_users(UnitState& unit) {
 }
 
 void Engine::evict(UnitState& unit, Lock& lock) {
-  unit.where = UnitState::Where::moving;
+  MoveScope move(unit, UnitState::Where::resident);
   try {
     take_away(unit);
     store_changes(unit, lock);
   } catch (...) {  // the only copy of the values is here
     install(unit);
-    unit.where = UnitState::Where::resident;
-    Registry::instance().moved.notify_all();
     throw;
   }
   give_back(std::exchange(unit.block, at::Tensor()));
   statistics_.resident_bytes -= unit.layout.bytes;
   ++statistics_.evictions;
   ++absent_;
-  unit.where = UnitState::Where::absent;
-  Registry::instance().moved.notify_all();
+  move.done(UnitState::Where::absent);
 }
 
 // Afterwards the side stream is behind all that used the unit.
@@ -154,31 +181,20 @@ void Engine::store(UnitState& unit) {
 
 // Replaces memory that the unit's source lends for reading by memory of its own.
 void Engine::make_writable(UnitState& unit, Lock& lock) {
-  unit.where = UnitState::Where::moving;
-  try {
-    std::shared_ptr<HostMemory> home;
-    {
-      const Unlocked unlocked(lock);
-      const OrdinaryMode ordinary;
-      home = std::make_shared<HostMemory>(HostMemory::allocate(unit.layout, options_.device));
-      auto* const target = static_cast<std::byte*>(home->block().mutable_data_ptr());
-      for (std::size_t i = 0; i < unit.layout.parts.size(); ++i) {
-        const UnitPart& part = unit.layout.parts[i];
-        std::memcpy(target + part.offset, unit.lent->parts[i], part.bytes);
-      }
-    }
-    // Operators that are reading the old memory may go on.
-    const std::shared_ptr<Source> before = std::exchange(unit.source, home);
-    unit.retired.push_back({before, unit.lent->owner});
-    unit.lent = home->lend(unit.layout, options_.device);
-    install(unit);
-  } catch (...) {
-    unit.where = UnitState::Where::resident;
-    Registry::instance().moved.notify_all();
-    throw;
+  const MoveScope move(unit, UnitState::Where::resident);
+  std::shared_ptr<HostMemory> home;
+  {
+    const Unlocked unlocked(lock);
+    const OrdinaryMode ordinary;
+    home = std::make_shared<HostMemory>(HostMemory::allocate(unit.layout, options_.device));
+    unit.source->fetch(unit.layout, home->block());
   }
-  unit.where = UnitState::Where::resident;
-  Registry::instance().moved.notify_all();
+  std::optional<LentMemory> lent = home->lend(unit.layout, options_.device);
+  // Operators that are reading the old memory may go on.
+  unit.retired.emplace_back(unit.source, unit.lent->owner);
+  unit.source = std::move(home);
+  unit.lent = std::move(lent);
+  install(unit);
 }
 
 }  // namespace accelerant::paging

@@ -43,8 +43,9 @@ struct UnitPlan {
 struct UnitOptions {
   // Paths of modules whose parameters form a unit each. A parameter belongs to the longest path
   // that is its prefix, all others to a last unit named "". Default: units are found by themselves:
-  // the children of a ModuleList or Sequential are units, and what remains is one unit. A child
-  // that contains a ModuleList is divided further, a Sequential in a Sequential as well.
+  // the children of a ModuleList or Sequential are units, and after them, of what remains, the
+  // parameters of each module. A child that contains a ModuleList is divided the same way, a
+  // Sequential in a Sequential as well.
   std::vector<std::string> prefixes = {};
 
   // Neighbours smaller than this are joined, in bytes. Does not apply to `prefixes`.
@@ -55,7 +56,7 @@ struct UnitOptions {
   int64_t small_parameter = 100'000;
 };
 
-// Divides the parameters of a module into units, in the order in which they are registered. Buffers
+// Divides the parameters of a module into units. Buffers
 // are never paged: some operators write to them without saying so. Neither are parameters without
 // elements, or that are not dense. Throws Error if a prefix names no parameter.
 std::vector<UnitPlan> plan_units(const torch::nn::Module& module, const UnitOptions& options = {});

@@ -16,6 +16,14 @@ at::Tensor bytes_of(const c10::Storage& storage, c10::Device device) {
   return bytes.set_(storage, 0, {size}, {1});
 }
 
+// Undefined if there is none, or it is there already, or has no values that could go there.
+at::Tensor gradient_to_move(const at::Tensor& tensor, c10::Device device) {
+  const at::Tensor& gradient = tensor.grad();
+  const bool moves = StorageMove::can_move(gradient) && !is_on(gradient, device) &&
+                     (!gradient.is_meta() || device.is_meta());
+  return moves ? gradient : at::Tensor();
+}
+
 }  // namespace
 
 bool is_on(const at::Tensor& tensor, c10::Device device) {
@@ -42,21 +50,30 @@ const c10::Storage& StorageMove::moved(const at::Tensor& tensor) {
   return storages_.emplace(from.unsafeGetStorageImpl(), std::move(entry)).first->second.to;
 }
 
-void StorageMove::prepare(const at::Tensor& tensor) {
+at::Tensor StorageMove::there(const at::Tensor& tensor) {
+  return at::empty({0}, tensor.options().device(device_).requires_grad(false))
+      .set_(moved(tensor), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+}
+
+at::Tensor StorageMove::prepare(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  moved(tensor);
+  const at::Tensor gradient = gradient_to_move(tensor, device_);
+  if (gradient.defined()) moved(gradient);
+  return there(tensor);
 }
 
 void StorageMove::move(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  const c10::Storage& storage = moved(tensor);
-  const at::Tensor there =
-      at::empty({0}, tensor.options().device(device_).requires_grad(false))
-          .set_(storage, tensor.storage_offset(), tensor.sizes(), tensor.strides());
+  const at::Tensor moved_tensor = there(tensor);
+  const at::Tensor gradient = gradient_to_move(tensor, device_);
   // set_data() refuses another kind of device, and resets the node that accumulates gradients.
-  tensor.unsafeGetTensorImpl()->shallow_copy_from(there.getIntrusivePtr());
-  tensor.set_data(there);
-  if (tensor.grad().defined() && can_move(tensor.grad())) move(tensor.grad());
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(moved_tensor.getIntrusivePtr());
+  tensor.set_data(moved_tensor);
+  if (gradient.defined()) {
+    move(gradient);
+  } else if (tensor.grad().defined() && tensor.grad().is_meta() && !device_.is_meta()) {
+    tensor.mutable_grad().reset();
+  }
 }
 
 }  // namespace accelerant

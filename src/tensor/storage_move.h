@@ -22,11 +22,13 @@ class StorageMove {
   // Whether a tensor has a storage to be moved; sparse and quantised ones do not.
   static bool can_move(const at::Tensor& tensor);
 
-  // Allocates the new memory and copies the bytes, and changes no tensor. What can fail for lack of
-  // memory fails here.
-  void prepare(const at::Tensor& tensor);
+  // Allocates the new memory, also for the gradient, and copies the bytes, and changes no tensor.
+  // What can fail for lack of memory fails here. Returns the tensor as it will be, for who fills
+  // it.
+  at::Tensor prepare(const at::Tensor& tensor);
 
-  // Moves a tensor and its gradient. From the meta device it gets uninitialised memory.
+  // Moves a tensor and its gradient. From the meta device a tensor gets uninitialised memory; a
+  // gradient without values is dropped.
   void move(const at::Tensor& tensor);
 
  private:
@@ -37,6 +39,7 @@ class StorageMove {
   };
 
   const c10::Storage& moved(const at::Tensor& tensor);
+  at::Tensor there(const at::Tensor& tensor);
 
   c10::Device device_;
   std::unordered_map<const c10::StorageImpl*, Moved> storages_;

@@ -16,6 +16,7 @@
 #include <functional>
 
 #include "core/files.h"
+#include "paging/offload/files.h"
 #include "paging/random_models.h"
 #include "paging/residency.h"
 #include "support/expect_error.h"
@@ -82,6 +83,25 @@ TEST(DispatchErrors, ModelsWithoutValuesNeedFiles) {
   EXPECT_TRUE(contains(message, "is on the meta device"));
   EXPECT_TRUE(net->head.is_meta());
   EXPECT_TRUE(contains(whole_error_of([&] { dispatch_model(net, {{"", "cpu"}}); }), "meta device"));
+}
+
+TEST(DispatchErrors, AnEmptyModelThatCannotBeOffloadedStaysEmpty) {
+  const TempFolder folder;
+  save_model(make_model({}, 1), folder.path());
+  LanguageModel net = init_empty_weights([] { return make_model({}, 1); });
+  const std::size_t empty = empty_tensors(net).size();
+  const at::Tensor alias = net->head.detach();
+  const at::Device host(at::kCPU);
+  EXPECT_TRUE(contains(
+      whole_error_of([&] { disk_offload(net, folder.path(), {.execution_device = host}); }),
+      "cannot be paged"));
+  EXPECT_EQ(empty_tensors(net).size(), empty);
+  EXPECT_TRUE(contains(whole_error_of([&] {
+                         dispatch_model(net, {{"", "disk"}},
+                                        {.main_device = host, .offload_folder = folder.path()});
+                       }),
+                       "cannot be paged"));
+  EXPECT_EQ(empty_tensors(net).size(), empty);
 }
 
 TEST(DispatchErrors, CheckpointsMustHoldTheModel) {
@@ -216,6 +236,53 @@ TEST(DispatchFiles, WhatWasOffloadedIsFoundAgain) {
   LanguageModel expected = make_model({}, 1);
   EXPECT_TRUE(torch::equal(net->head, expected->head + 1));
   EXPECT_TRUE(torch::equal(net->words->weight, expected->words->weight));
+}
+
+TEST(DispatchFiles, AnEmptyModelFindsAllItsValuesAgain) {
+  const TempFolder folder;
+  const models::Shape shape{.is_tied = true, .has_batch_norm = true};
+  const LanguageModel expected = make_model(shape, 1);
+  {
+    LanguageModel net = make_model(shape, 1);
+    disk_offload(net, folder.path(), on_the_host);
+  }
+  const std::string before = TempFolder::content_of(folder.path("offload.safetensors"));
+  LanguageModel net = init_empty_weights([&] { return make_model(shape, 2); });
+  disk_offload(net, folder.path(), on_the_host);
+  EXPECT_TRUE(TempFolder::content_of(folder.path("offload.safetensors")) == before);
+  undo_offload(net);
+  expect_same_module(*expected, *net);
+}
+
+TEST(DispatchFiles, BuffersOfAnEmptyModelDoNotReplaceThoseInTheFolder) {
+  const TempFolder folder;
+  {
+    LanguageModel net = make_model({}, 1);
+    net->scale.fill_(7);
+    disk_offload(net, folder.path(), on_the_host);
+  }
+  LanguageModel net = init_empty_weights([&] { return make_model({}, 2); });
+  disk_offload(net, folder.path(), on_the_host);
+  EXPECT_EQ(net->scale.item<float>(), 0.5F);
+  const auto stored = paging::tensors_in_folder(folder.path());
+  at::Tensor scale = torch::empty({1});
+  paging::read_into(stored.at("scale"), scale);
+  EXPECT_EQ(scale.item<float>(), 7);
+}
+
+TEST(DispatchFiles, ReadingATruncatedFileIsAnError) {
+  const TempFolder folder;
+  LanguageModel net = make_model({}, 1);
+  save_model(net, folder.path());
+  const auto known = paging::tensors_in_folder(folder.path());
+  ASSERT_EQ(::truncate(folder.path("model.safetensors").c_str(), 0), 0);
+  EXPECT_TRUE(contains(whole_error_of([&] {
+                         paging::put_on_disk({{"head", net->head}}, known, folder.path());
+                       }),
+                       "has shrunk"));
+  const at::Tensor memory = torch::empty_like(net->head);
+  EXPECT_TRUE(contains(whole_error_of([&] { paging::read_into(known.at("head"), memory); }),
+                       "has shrunk"));
 }
 
 TEST(DispatchFiles, AnIndexNamesFilesAndTensors) {

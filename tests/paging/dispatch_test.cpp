@@ -342,6 +342,40 @@ TEST_P(Offload, ModelsTakeTurns) {
   first_hook.offload();  // the model is gone
 }
 
+TEST_P(Offload, AHookCanBeCalledAgainForWhatWasInUse) {
+  LanguageModel net = make_model({}, 13);
+  const OffloadHook hook =
+      cpu_offload_with_hook(net, {.execution_device = device(), .zero_copy = false});
+  {
+    const auto here = align_module_device(net, std::nullopt, {.recurse = true});
+    hook.offload();
+    EXPECT_GT(offload_statistics(net).resident_bytes, 0);
+  }
+  hook.offload();
+  EXPECT_EQ(offload_statistics(net).resident_bytes, 0);
+}
+
+TEST_P(Offload, ModelsWithOnlyBuffersAreUndone) {
+  struct TableImpl : torch::nn::Module {
+    TableImpl() { table = register_buffer("table", torch::randn({400, 400})); }
+    at::Tensor table;
+  };
+  const auto net = std::make_shared<TableImpl>();
+  const at::Tensor before = net->table.clone();
+  cpu_offload(*net, {.execution_device = device(), .offload_buffers = true});
+  EXPECT_TRUE(paging::is_paged(net->table));
+  EXPECT_TRUE(has_offloaded_params(*net));
+  EXPECT_GT(offload_statistics(*net).offloaded_bytes, 0);
+  EXPECT_TRUE(contains(whole_error_of([&] { cpu_offload(*net); }), "undo_offload() first"));
+  undo_offload(*net);
+  EXPECT_FALSE(paging::is_paged(net->table));
+  EXPECT_TRUE(net->table.is_cpu());
+  EXPECT_TRUE(torch::equal(net->table, before));
+  cpu_offload(*net, {.execution_device = device(), .offload_buffers = true});
+  net->to(torch::kDouble);
+  EXPECT_TRUE(contains(whole_error_of([&] { verify_offload(*net); }), "table"));
+}
+
 TEST_P(Offload, BuffersAreOnTheDeviceUnlessAsked) {
   for (const bool offload_buffers : {false, true}) {
     LanguageModel net = make_model({.has_batch_norm = true}, 15);
@@ -374,6 +408,25 @@ TEST_P(Offload, StaysWithinTheBudget) {
   EXPECT_LE(statistics.peak_bytes, statistics.budget_bytes);
   EXPECT_LT(statistics.budget_bytes, statistics.offloaded_bytes);
   EXPECT_GT(statistics.fetches, statistics.units);
+}
+
+TEST_P(Offload, ModelsWithoutListsAreDividedToo) {
+  struct LayersImpl : torch::nn::Module {
+    LayersImpl() {
+      for (int i = 0; i < 20; ++i) {
+        layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(600, 600)));
+      }
+    }
+    std::vector<torch::nn::Linear> layers;
+  };
+  const auto net = std::make_shared<LayersImpl>();
+  cpu_offload(*net, {.execution_device = device(), .zero_copy = false});
+  const at::NoGradGuard no_grad;
+  at::Tensor x = torch::ones({1, 600}, options());
+  for (auto& layer : net->layers) x = layer(x);
+  const OffloadStatistics statistics = offload_statistics(*net);
+  EXPECT_EQ(statistics.units, 20);
+  EXPECT_LE(statistics.peak_bytes, statistics.offloaded_bytes / 6);
 }
 
 TEST_P(Offload, FetchingFarAheadIsABudgetForAllUnits) {

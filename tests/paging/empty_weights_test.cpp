@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "paging/offload/offloaded_model.h"
 #include "support/expect_error.h"
 #include "support/on_device.h"
 #include "support/temp_folder.h"
@@ -546,6 +547,14 @@ TEST(MaterializeErrors, WithoutEnoughMemoryNothingChanges) {
   EXPECT_EQ(empty_tensors(net).size(), 6U);
 }
 
+TEST(MaterializeErrors, GradientsWithoutValuesAreDropped) {
+  auto net = init_empty_weights([] { return torch::nn::Linear(2, 2); });
+  net->forward(torch::ones({1, 2}, at::kMeta)).sum().backward();
+  ASSERT_TRUE(net->weight.grad().is_meta());
+  materialize(net, at::kCPU);
+  EXPECT_FALSE(net->weight.grad().defined());
+}
+
 TEST(MaterializeErrors, GradientAccumulatorsFollow) {
   auto net = init_empty_weights([] { return torch::nn::Linear(2, 2); });
   const at::Tensor out = net->forward(torch::ones({1, 2}, at::kMeta));  // makes an accumulator
@@ -601,6 +610,30 @@ TEST_P(AlignModule, HoldsWhatIsOffloaded) {
   }
   accelerant::undo_offload(*net);
   EXPECT_TRUE(torch::equal(net->weight.cpu(), before + 1));
+}
+
+TEST_P(AlignModule, ReadingLeavesWeightsOnTheDisk) {
+  const TempFolder folder;
+  torch::nn::Linear net(512, 512);
+  const at::Tensor values = net->weight.detach().clone();
+  accelerant::disk_offload(net, folder.path(), {.execution_device = device(), .budget = 0});
+  const auto model = accelerant::paging::OffloadedModel::of(*net).at(0);
+  // On the CPU weights are used where they are.
+  const auto place = [&]() -> const void* { return on_cuda() ? nullptr : net->weight.data_ptr(); };
+  const void* const in_the_file = place();
+  {
+    const auto read = align_module_device(net, std::nullopt, {.writes = false});
+    EXPECT_NE(net->weight.data_ptr(), nullptr);
+  }
+  EXPECT_EQ(place(), in_the_file);
+  EXPECT_EQ(model->pager().statistics().write_backs, 0U);
+  { const auto written = align_module_device(net); }
+  if (on_cuda()) {
+    EXPECT_EQ(model->pager().statistics().write_backs, 1U);
+  } else {
+    EXPECT_NE(place(), in_the_file);
+  }
+  EXPECT_TRUE(torch::equal(net->weight.cpu(), values));
 }
 
 TEST(AlignModuleErrors, MetaHasNoValues) {

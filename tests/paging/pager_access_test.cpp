@@ -1,6 +1,9 @@
 // What becomes of code that does not go through operators, and of parameters that leave the pager.
+#include <torch/library.h>
 #include <torch/torch.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <sstream>
 
 #include "accelerant/core/error.h"
@@ -199,6 +202,27 @@ TEST_P(PagerAccess, CustomFunctionsThatReadAddressesNeedAResidency) {
   EXPECT_TRUE(torch::equal(Addresses::apply(layer->weight), values));
 }
 
+// They change them without saying so.
+TEST_P(PagerAccess, RunningStatisticsOfABatchNormAreWrittenTo) {
+  const auto mean = torch::zeros({8}, options());
+  const auto variance = torch::ones({8}, options());
+  const auto paged_mean = mean.clone();
+  const auto paged_variance = variance.clone();
+  Pager pager({{.name = "statistics",
+                .parameters = {{"mean", paged_mean}, {"variance", paged_variance}}}},
+              {.device = device(), .budget = 0, .zero_copy = false});
+  const auto normalise = [&](const at::Tensor& m, const at::Tensor& v, bool trains) {
+    const auto x = torch::arange(64, options()).view({8, 8});
+    return torch::batch_norm(x, {}, {}, m, v, trains, 0.1, 1e-5, /*cudnn_enabled=*/true);
+  };
+  for (const bool trains : {true, true, false}) {
+    EXPECT_TRUE(torch::equal(normalise(mean, variance, trains),
+                             normalise(paged_mean, paged_variance, trains)));
+  }
+  EXPECT_TRUE(torch::equal(mean, paged_mean));
+  EXPECT_TRUE(torch::equal(variance, paged_variance));
+}
+
 TEST_P(PagerAccess, CollectivesNeedAResidency) {
   const auto pager = frugal_pager();
   const auto all_reduce =
@@ -248,6 +272,24 @@ TEST_P(PagerAccess, TheKeyReachesTheOperatorsOfThisLibtorch) {
   EXPECT_NO_THROW(accelerant::paging::start_interception());
   EXPECT_TRUE(c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(
       accelerant::paging::paging_key));
+}
+
+// In a process of its own, which has not used the key yet.
+TEST(PagerKeyDeathTest, AKeyThatAnotherLibraryHandlesIsRefused) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        torch::Library other(torch::Library::IMPL, "_", accelerant::paging::paging_key, __FILE__,
+                             __LINE__);
+        other.fallback(torch::CppFunction::makeFallthrough());
+        nn::Linear layer(8, 8);
+        const std::string message =
+            message_of([&] { page(*layer, at::kCPU, {.budget_in_units = 0}); });
+        std::fputs(message.c_str(), stderr);
+        const bool is_ordinary = !is_paged(layer->weight);
+        std::_Exit(is_ordinary ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "another user of that key");
 }
 
 // --- Leaving --------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 // How a Pager, its scopes and its parameters end: in any order, in forked children, and without more
 // work or memory than that takes.
+#include <pthread.h>
 #include <torch/torch.h>
 
 #include <atomic>
@@ -207,6 +208,26 @@ TEST_P(PagerEnd, ASourceIsLeftAloneWhileItsUnitMoves) {
   EXPECT_EQ(parameter.sum().item<float>(), 2 * kElements);
 }
 
+// New threads get a stack that no memory has room for.
+TEST_P(PagerEnd, WithoutAThreadUnitsComeWhenTheyAreNeeded) {
+  const Numbers numbers(3, options());
+  Tally tally;
+  Pager pager(numbers.units(&tally), frugal(2, /*prefetch=*/1));
+  pthread_attr_t before;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  pthread_attr_t huge;
+  ASSERT_EQ(pthread_getattr_default_np(&huge), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, std::size_t{1} << 47), 0);
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  for (int i = 0; i < 3; ++i) numbers.use_all();
+  EXPECT_EQ(pthread_setattr_default_np(&before), 0);
+  pthread_attr_destroy(&huge);
+  pthread_attr_destroy(&before);
+  EXPECT_EQ(pager.statistics().prefetches, 0U);
+  pager.detach();
+  numbers.expect_values();
+}
+
 TEST_P(PagerEnd, MoreMayBeFetchedAheadThanThereIs) {
   const Numbers numbers(4, options());
   Pager pager(numbers.units(), frugal(3, std::numeric_limits<int64_t>::max()));
@@ -240,6 +261,51 @@ TEST_P(PagerEnd, AUnitThatIsStillHeldIsFreedLater) {
   EXPECT_EQ(tally.sources, 0);
   const std::lock_guard lock(Registry::instance().mutex);
   EXPECT_TRUE(Registry::instance().orphans.empty());
+}
+
+TEST_P(PagerEnd, WhatIsStillHeldKeepsItsMemory) {
+  const GatheredLog log;
+  const Numbers numbers(1, options());
+  auto pager = std::make_unique<Pager>(numbers.units(), frugal(1));
+  {
+    const Residency residency({numbers.parameters[0]});
+    const at::Tensor seen =
+        torch::from_blob(numbers.parameters[0].mutable_data_ptr(), {kElements}, options());
+    pager.reset();
+    {
+      const std::lock_guard lock(Registry::instance().mutex);
+      ASSERT_EQ(Registry::instance().orphans.size(), 1U);
+      EXPECT_TRUE(Registry::instance().orphans[0]->block.defined());
+    }
+    EXPECT_EQ(seen.sum().item<float>(), kElements);
+  }
+  EXPECT_TRUE(Registry::instance().orphans.empty());
+}
+
+TEST_P(PagerEnd, AModelThatIsDroppedWhileItIsHeldIsNoError) {
+  const GatheredLog log;
+  Numbers numbers(2, options());
+  OffloadedModel::attach({.units = numbers.units(), .pager = frugal(1)});
+  {
+    const Residency residency({numbers.parameters[0]});
+    numbers.parameters.clear();
+    EXPECT_EQ(log.text(), "");
+  }
+  EXPECT_TRUE(Registry::instance().orphans.empty());
+}
+
+// Only on another device than the parameters' own: there they would follow.
+TEST_P(PagerEnd, AliasesThatStayBehindKeepTheirValues) {
+  const Numbers numbers(2, at::TensorOptions(at::kFloat).requires_grad(true));
+  Pager pager(numbers.units(), frugal(1));
+  const at::Tensor alias = numbers.parameters[0].detach();
+  const at::Tensor x = torch::ones({16, 16}, options()).requires_grad_();
+  const at::Tensor loss = (numbers.parameters[1].view({16, 16}) * x).sum();
+  pager.detach();
+  numbers.expect_values();
+  EXPECT_EQ(alias.device(), device());
+  EXPECT_EQ(alias.sum().item<float>(), kElements);
+  EXPECT_EQ(torch::autograd::grad({loss}, {x})[0].sum().item<float>(), 2 * kElements);
 }
 
 // A forked child has the parent's locks, but not the threads that would release them.

@@ -1,5 +1,6 @@
 // Models that stay in their files.
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -139,6 +140,54 @@ TEST_P(PagerFiles, FilesThatDoNotFitAreRefusedAtOnce) {
   message = whole_error_of([&] { Pager pager(units_of(*deep)); });
   EXPECT_TRUE(contains(message, "\"root.layer2.weight\""));
   EXPECT_TRUE(deep->weights[0].is_meta());
+}
+
+// --- Files that change all the same --------------------------------------------------------------
+
+TEST_P(PagerFiles, ATruncatedFileIsAnErrorUntilItIsWholeAgain) {
+  const auto values = write(1, 2300);
+  const std::string whole = contents();
+  const auto model = std::make_shared<EmptyStack>(1, 2300);
+  Pager pager(units_of(*model), {.device = device(), .zero_copy = false});
+  for (int i = 0; i < 3; ++i) {  // more pieces than there are buffers
+    ASSERT_EQ(::truncate(path.c_str(), 4096), 0);
+    EXPECT_TRUE(contains(whole_error_of([&] { model->weights[0].sum(); }), "has shrunk"));
+  }
+  std::ofstream(path, std::ios::binary) << whole;
+  EXPECT_TRUE(torch::equal(model->weights[0].cpu(), values[0]));
+}
+
+TEST_P(PagerFiles, DetachingReadsTheFileInsteadOfItsMapping) {
+  const auto values = write(2, 64);
+  const std::string whole = contents();
+  const auto model = std::make_shared<EmptyStack>(2, 64);
+  Pager pager(units_of(*model), {.device = device()});
+  ASSERT_EQ(::truncate(path.c_str(), 0), 0);
+  EXPECT_TRUE(contains(whole_error_of([&] { pager.detach(); }), "has shrunk"));
+  std::ofstream(path, std::ios::binary) << whole;
+  pager.detach();
+  EXPECT_TRUE(torch::equal(model->weights[1], values[1]));
+}
+
+TEST_P(PagerFiles, SoDoesTheFirstChange) {
+  const auto values = write(1, 64);
+  const auto model = std::make_shared<EmptyStack>(1, 64);
+  Pager pager(units_of(*model), {.device = device()});
+  ASSERT_EQ(::truncate(path.c_str(), 0), 0);
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(contains(whole_error_of([&] { model->weights[0].add_(1); }), "has shrunk"));
+}
+
+TEST_P(PagerFiles, GradientsWithoutValuesAreDropped) {
+  write(1, 32);
+  const auto model = std::make_shared<EmptyStack>(1, 32);
+  const at::Tensor loss = model->forward(torch::ones({2, 32}, at::kMeta)).sum();
+  loss.backward();
+  ASSERT_TRUE(model->weights[0].grad().is_meta());
+  Pager pager(units_of(*model), {.device = device()});
+  EXPECT_FALSE(model->weights[0].grad().defined());
+  model->forward(torch::ones({2, 32}, options())).sum().backward();
+  EXPECT_EQ(model->weights[0].grad().device(), device());
 }
 
 // In kB.

@@ -2,9 +2,11 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "paging/host_memory.h"
 #include "paging/paged_training.h"
 #include "paging/residency.h"
@@ -302,6 +304,18 @@ TEST_P(PagerFailures, DetachingCanBeRepeated) {
   }
 }
 
+// Who needs the unit next would otherwise wait for ever.
+TEST_P(PagerFailures, ABlockThatCannotBeKeptIsFreed) {
+  const auto expected = forward().item<double>();
+  ::setenv("ACCELERANT_FAILPOINT", "paging.give_back:throw", 1);
+  accelerant::reload_failpoints();
+  pager->evict_all();
+  ::unsetenv("ACCELERANT_FAILPOINT");
+  accelerant::reload_failpoints();
+  EXPECT_EQ(pager->statistics().resident_bytes, 0U);
+  EXPECT_EQ(forward().item<double>(), expected);
+}
+
 TEST_P(PagerFailures, SourcesMayRefuseChanges) {
   sources[2]->refuses = true;
   const at::NoGradGuard no_grad;
@@ -348,10 +362,26 @@ struct Gpt : nn::Module {
 TEST(PagerUnits, AreTheChildrenOfLists) {
   const Gpt model;
   const auto units = plan_units(model);
-  EXPECT_EQ(names_of(units), (std::vector<std::string>{"layers.0", "layers.1", "layers.2", ""}));
+  EXPECT_EQ(names_of(units),
+            (std::vector<std::string>{"layers.0", "layers.1", "layers.2", "embedding", "head"}));
   EXPECT_EQ(units[0].parameters.size(), 2U);  // norms and biases are small
-  EXPECT_EQ(units[3].parameters.size(), 2U);  // one storage under two names
+  EXPECT_EQ(units[3].parameters.size(), 1U);
   EXPECT_EQ(plan_units(model, {.small_parameter = 0})[0].parameters.size(), 6U);
+}
+
+TEST(PagerUnits, WithoutListsTheyAreTheModules) {
+  Parts model;
+  model.add("first", nn::Linear(600, 600));
+  const auto inner = std::make_shared<Parts>();
+  inner->add("up", nn::Linear(600, 600));
+  inner->add("small", nn::Linear(400, 400));
+  inner->add("smaller", nn::Linear(400, 300));
+  model.register_module("inner", inner);
+  model.add("scale", torch::ones({600, 600}));
+  EXPECT_EQ(names_of(plan_units(model)),
+            (std::vector<std::string>{"", "first", "inner.up", "inner.small, inner.smaller"}));
+  nn::Linear alone(600, 600);
+  EXPECT_EQ(names_of(plan_units(*alone)), std::vector<std::string>{""});
 }
 
 TEST(PagerUnits, SmallNeighboursAreJoined) {

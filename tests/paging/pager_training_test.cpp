@@ -319,4 +319,39 @@ TEST_P(PagerTraining, TwoThreadsAtOnce) {
   }
 }
 
+// All gradients are the same, so their sum does not depend on the order.
+TEST_P(PagerTraining, TwoThreadsThatAddToTheSameGradients) {
+  constexpr int times = 25;
+  torch::manual_seed(1);
+  nn::Sequential model;
+  for (int i = 0; i < 6; ++i) model->push_back(nn::Linear(16, 16));
+  model->to(device());
+  const auto x = torch::randn({4, 16}, options());
+  const auto work = [&] {
+    for (int i = 0; i < times; ++i) model->forward(x).square().sum().backward();
+  };
+  const auto take_gradients = [&] {
+    std::vector<at::Tensor> gradients;
+    for (const auto& parameter : model->parameters()) {
+      gradients.push_back(on_host(parameter.grad()));
+    }
+    model->zero_grad();
+    return gradients;
+  };
+  work();
+  work();
+  const auto expected = take_gradients();
+  for (const int budget : {0, 2}) {
+    const auto pager = page(*model, device(), {.budget_in_units = budget});
+    std::thread other(work);
+    work();
+    other.join();
+    const auto found = take_gradients();
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_TRUE(torch::equal(found[i], expected[i])) << i;
+    }
+    EXPECT_GT(pager->statistics().fetches, 100U);
+  }
+}
+
 }  // namespace

@@ -155,6 +155,11 @@ struct AlignOptions {
 
   // Move buffers too. Default: false, as in Accelerate.
   bool include_buffers = false;
+
+  // Whether offloaded parameters may change in the scope. false: they are only read, so that those
+  // on disk stay there; changes that are made through their addresses are lost. Default: true,
+  // after which they count as changed, and what was on disk lives in host memory.
+  bool writes = true;
 };
 
 // A scope in which the parameters of a module are on a device. Afterwards they are back where they

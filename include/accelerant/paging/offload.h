@@ -65,8 +65,8 @@ struct OffloadOptions {
   // changed. Default: true.
   bool zero_copy = true;
 
-  // Classes of modules whose weights, those of their children included, come together. Default:
-  // what comes together follows from ModuleLists and Sequentials.
+  // Classes of modules whose weights, those of their children included, come together. Default: the
+  // children of ModuleLists and Sequentials come as a whole, elsewhere the weights of one module.
   std::vector<std::string> preload_module_classes = {};
 };
 
@@ -76,9 +76,13 @@ struct OffloadOptions {
 void cpu_offload(torch::nn::Module& module, const OffloadOptions& options = {});
 
 // All weights live in files in this folder. A safetensors model there that has the same values, or
-// any values if the parameter is on the meta device, is used as it is. Other weights are written to
-// offload.safetensors, which replaces an older one. Files are never written to: weights that are
-// changed move to host memory.
+// any values if the parameter is on the meta device, is used as it is. Other tensors of the model,
+// small ones and buffers included, are written to offload.safetensors, which replaces an older one:
+// an empty model finds its parameters there later. Its buffers keep their values, unless they are
+// on the meta device too. Files are never written to: weights that are changed move to host memory.
+//
+// Files must not be truncated meanwhile. If one is, what is read from it throws; but where weights
+// are used in place (zero_copy on the CPU), the system ends the process with SIGBUS.
 //
 // Throws Error, and changes nothing, for the reasons above, and if the folder cannot be written or
 // lacks values for a parameter on the meta device.
@@ -120,7 +124,7 @@ struct DispatchOptions {
 void dispatch_model(torch::nn::Module& module, const DeviceMap& device_map,
                     const DispatchOptions& options = {});
 
-// Whether parameters of the module or its children come and go.
+// Whether parameters or buffers of the module or its children come and go.
 bool has_offloaded_params(const ModelArgument& model);
 
 // Throws Error if parameters that came and went no longer do, because the program replaced their
@@ -146,7 +150,10 @@ OffloadStatistics offload_statistics(const ModelArgument& model);
 // Ends offloading, of all that was offloaded together with parameters of this module: they are
 // ordinary parameters with their present values again, on `device`, or by default where they were
 // before (from the meta device: on the CPU). Does nothing if nothing is offloaded. Throws if there
-// is not enough memory, or a file cannot be read; then call it again.
+// is not enough memory, or a file cannot be read; then call it again. If that is another device
+// than the execution device, aliases (views, results of detach(), what a forward saved for
+// backward) stay behind there, with memory of their own as far as there is room, or throw when they
+// are used.
 void undo_offload(torch::nn::Module& module, std::optional<c10::Device> device = std::nullopt);
 
 // --- Models that take turns ----------------------------------------------------------------------

@@ -1,12 +1,17 @@
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
+#include <vector>
 
+#include "accelerant/paging/empty_weights.h"
 #include "accelerant/paging/offload.h"
 #include "core/files.h"
 #include "paging/offload/files.h"
 #include "paging/offload/homes.h"
 #include "store/model_folder.h"
+#include "tensor/tensor_dtype.h"
 
 namespace accelerant {
 namespace {
@@ -16,6 +21,16 @@ bool has_model(const std::string& folder) {
     return checkpoint::find_model_file(folder, name).has_value();
   };
   return exists("model.safetensors") || exists("model.safetensors.index.json");
+}
+
+// Those that safetensors files can hold.
+std::vector<paging::NamedParameter> storable(const std::vector<paging::NamedParameter>& tensors) {
+  std::vector<paging::NamedParameter> result;
+  std::ranges::copy_if(tensors, std::back_inserter(result), [](const auto& named) {
+    return named.parameter.layout() == at::kStrided && named.parameter.has_storage() &&
+           format_dtype(named.parameter.scalar_type()).has_value();
+  });
+  return result;
 }
 
 }  // namespace
@@ -41,11 +56,16 @@ void disk_offload(torch::nn::Module& module, const std::string& folder,
     return paging::Home{.kind = paging::Home::Kind::file};
   };
   const paging::FileTensors known = paging::tensors_in_folder(folder);
-  request.files_of = [&](const std::vector<paging::NamedParameter>& parameters) {
+  request.stored = known;
+  paging::Division division = paging::divide(module, request);
+  // The whole model, so that an empty one finds all its values there. Buffers of an empty one are
+  // those of its constructor, and not to replace what the folder has.
+  std::vector<paging::NamedParameter> also;
+  if (empty_tensors(module).empty()) also = storable(division.others);
+  request.files_of = [&](std::vector<paging::NamedParameter> parameters) {
+    parameters.insert(parameters.end(), also.begin(), also.end());
     return paging::put_on_disk(parameters, known, folder);
   };
-  paging::Division division = paging::divide(module, request);
-  paging::fill_from(known, paging::empty_ones(division.others), request.execution_device);
   paging::OffloadedModel::attach(paging::plan_offload(std::move(division), request));
 }
 

@@ -105,9 +105,8 @@ void dispatch_model(torch::nn::Module& module, const DeviceMap& device_map,
   request.files_of = [&](const std::vector<paging::NamedParameter>& parameters) {
     return paging::put_on_disk(parameters, known, options.offload_folder);
   };
-  paging::Division division = paging::divide(module, request);
-  paging::fill_from(known, paging::empty_ones(division.others), request.execution_device);
-  paging::OffloadedModel::attach(paging::plan_offload(std::move(division), request));
+  request.stored = known;
+  paging::OffloadedModel::attach(paging::plan_offload(paging::divide(module, request), request));
 }
 
 }  // namespace accelerant

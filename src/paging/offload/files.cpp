@@ -1,13 +1,14 @@
 #include "paging/offload/files.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <unordered_map>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "accelerant/core/error.h"
@@ -17,7 +18,6 @@
 #include "paging/key_alias.h"
 #include "store/model_files.h"
 #include "store/model_folder.h"
-#include "tensor/storage_move.h"
 #include "tensor/tensor_dtype.h"
 
 namespace accelerant::paging {
@@ -25,7 +25,9 @@ namespace {
 
 using format::SafetensorsFile;
 
-constexpr int64_t kPiece = int64_t{16} << 20;  // bytes that are written at a time
+// Bytes that are written or read at a time.
+constexpr int64_t kPiece = int64_t{16} << 20;
+constexpr uint64_t kReadPiece = uint64_t{1} << 20;
 
 std::shared_ptr<const SafetensorsFile> map_file(const std::string& path) {
   return std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
@@ -37,12 +39,31 @@ bool has_form_of(const FileTensor& stored, const at::Tensor& parameter) {
          c10::IntArrayRef(info.shape) == parameter.sizes();
 }
 
+// Until `use` returns false. Not through the mapping: a file that was truncated is an Error then.
+void read_pieces(const FileTensor& stored,
+                 const std::function<bool(std::span<const std::byte> piece)>& use) {
+  const uint64_t size = stored.file->info(stored.name).bytes();
+  std::vector<std::byte> buffer(std::min(size, kReadPiece));
+  for (uint64_t done = 0; done < size;) {
+    const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), size - done));
+    stored.file->read_part(stored.name, done, piece);
+    if (!use(piece)) return;
+    done += piece.size();
+  }
+}
+
 // Compared as bytes, so that NaNs are equal to themselves.
 bool has_values_of(const FileTensor& stored, const at::Tensor& parameter) {
   const at::Tensor values = parameter.detach().cpu().contiguous();
-  const auto bytes = stored.file->view(stored.name);
-  return bytes.size() == values.nbytes() &&
-         std::memcmp(bytes.data(), values.const_data_ptr(), bytes.size()) == 0;
+  if (stored.file->info(stored.name).bytes() != values.nbytes()) return false;
+  bool is_equal = true;
+  const auto* expected = static_cast<const std::byte*>(values.const_data_ptr());
+  read_pieces(stored, [&](std::span<const std::byte> piece) {
+    is_equal = std::memcmp(piece.data(), expected, piece.size()) == 0;
+    expected += piece.size();
+    return is_equal;
+  });
+  return is_equal;
 }
 
 bool serves(const FileTensor& stored, const at::Tensor& parameter) {
@@ -50,14 +71,16 @@ bool serves(const FileTensor& stored, const at::Tensor& parameter) {
          (parameter.is_meta() || has_values_of(stored, parameter));
 }
 
-// Parameters that are one tensor under several names. All have its memory as a whole.
+// Parameters that are one tensor under several names: the same memory in the same form.
 using Group = std::vector<const NamedParameter*>;
 
 std::vector<Group> groups_of(const std::vector<NamedParameter>& parameters) {
   std::vector<Group> groups;
-  std::unordered_map<const c10::StorageImpl*, std::size_t> known;
+  std::map<std::tuple<const c10::StorageImpl*, int64_t, std::vector<int64_t>>, std::size_t> known;
   for (const NamedParameter& named : parameters) {
-    const auto [entry, is_new] = known.try_emplace(storage_of(named.parameter), groups.size());
+    const at::Tensor& tensor = named.parameter;
+    const auto [entry, is_new] = known.try_emplace(
+        {storage_of(tensor), tensor.storage_offset(), tensor.sizes().vec()}, groups.size());
     if (is_new) groups.emplace_back();
     groups[entry->second].push_back(&named);
   }
@@ -74,9 +97,9 @@ const FileTensor* found_in(const FileTensors& known, const Group& group, const F
   return nullptr;
 }
 
-[[noreturn]] void refuse_without_folder(const std::vector<NamedParameter>& parameters) {
+[[noreturn]] void refuse_without_folder(const std::vector<format::TensorToWrite>& tensors) {
   std::vector<std::string> names;
-  for (const NamedParameter& named : parameters) names.push_back(named.name);
+  for (const format::TensorToWrite& tensor : tensors) names.push_back(tensor.name);
   throw Error(ErrorDetails{.problem = "Weights cannot be offloaded to the disk",
                            .expected = "an offload_folder",
                            .got = "none, and no file that holds " + list_text(names, 5),
@@ -119,18 +142,32 @@ format::DType storable_type(const NamedParameter& named) {
                            .hint = "place it on \"cpu\""});
 }
 
-void write_file(const std::vector<NamedParameter>& parameters, const std::string& folder,
-                const ValueOf& value_of) {
-  std::vector<format::TensorToWrite> tensors;
-  for (const NamedParameter& named : parameters) {
-    tensors.push_back({.name = named.name,
-                       .dtype = storable_type(named),
-                       .shape = named.parameter.sizes().vec(),
-                       .produce = [&](format::ByteSink& sink) {
-                         write_values(named.parameter.is_meta() ? value_of(named) : named.parameter,
-                                      sink);
-                       }});
-  }
+// `value_of` must live until it is written.
+format::TensorToWrite with_values_of(const NamedParameter& named, const ValueOf& value_of) {
+  return {.name = named.name,
+          .dtype = storable_type(named),
+          .shape = named.parameter.sizes().vec(),
+          .produce = [named, &value_of](format::ByteSink& sink) {
+            write_values(named.parameter.is_meta() ? value_of(named) : named.parameter, sink);
+          }};
+}
+
+format::TensorToWrite copy_of(const FileTensor& stored, const std::string& name) {
+  const format::TensorInfo& info = stored.file->info(stored.name);
+  return {.name = name,
+          .dtype = info.dtype,
+          .shape = info.shape,
+          .produce = [stored](format::ByteSink& sink) {
+            read_pieces(stored, [&](std::span<const std::byte> piece) {
+              sink.write(piece);
+              return true;
+            });
+          }};
+}
+
+void write_file(std::vector<format::TensorToWrite> tensors, const std::string& folder) {
+  uint64_t bytes = 0;
+  for (const auto& tensor : tensors) bytes += format::byte_size(tensor.dtype, tensor.shape).value();
   try {
     make_folders(folder);
     failpoint("offload.before_write");
@@ -138,8 +175,6 @@ void write_file(const std::vector<NamedParameter>& parameters, const std::string
                              format::Metadata{{"format", "pt"}});
   } catch (const SystemError& error) {
     if (!error.is_full_disk()) throw;
-    uint64_t bytes = 0;
-    for (const NamedParameter& named : parameters) bytes += named.parameter.nbytes();
     throw Error(
         ErrorDetails{.problem = "Weights cannot be offloaded to " + folder,
                      .expected = c10::str("room for ", bytes, " bytes"),
@@ -201,53 +236,47 @@ FileTensors put_on_disk(const std::vector<NamedParameter>& parameters, const Fil
                         const std::string& folder, const ValueOf& value_of) {
   const std::string path = folder.empty() ? "" : join_path(folder, kOffloadFile);
   FileTensors chosen;
-  std::vector<NamedParameter> to_write;
-  std::vector<NamedParameter> written_before;
+  std::vector<format::TensorToWrite> to_write;
+  std::vector<format::TensorToWrite> written_before;
   for (const Group& group : groups_of(parameters)) {
     const NamedParameter& first = *group.front();
     if (const FileTensor* const found = found_in(known, group, serves)) {
       chosen.insert_or_assign(first.name, *found);
-      if (found->file->label() == path) written_before.push_back({first.name, view_of(*found)});
+      if (found->file->label() == path) written_before.push_back(copy_of(*found, first.name));
       continue;
     }
     if (first.parameter.is_meta() && !value_of) refuse_missing(first, known);
-    to_write.push_back(first);
+    to_write.push_back(with_values_of(first, value_of));
   }
   if (to_write.empty()) return chosen;
   if (folder.empty()) refuse_without_folder(to_write);
   // The new file replaces the old one: later processes shall find what both had.
-  to_write.insert(to_write.end(), written_before.begin(), written_before.end());
-  write_file(to_write, folder, value_of);
-  const auto file = map_file(path);
-  for (const NamedParameter& named : to_write) {
-    chosen.insert_or_assign(named.name, FileTensor{file, named.name});
+  std::ranges::move(written_before, std::back_inserter(to_write));
+  write_file(std::move(to_write), folder);
+  for (auto& [name, tensor] : tensors_of_file(path)) {
+    chosen.insert_or_assign(name, std::move(tensor));
   }
   return chosen;
 }
 
-void fill_from(const FileTensors& known, const std::vector<NamedParameter>& tensors,
-               c10::Device device) {
-  const at::NoGradGuard no_grad;
-  for (const NamedParameter& named : tensors) {
-    const auto found = known.find(named.name);
-    if (found == known.end() || !has_form_of(found->second, named.parameter)) {
-      refuse_missing(named, known);
-    }
+FileTensors values_in(const FileTensors& known, const std::vector<NamedParameter>& tensors) {
+  FileTensors values;
+  for (const Group& group : groups_of(tensors)) {
+    const FileTensor* const found = found_in(known, group, has_form_of);
+    if (found == nullptr) refuse_missing(*group.front(), known);
+    values.insert_or_assign(group.front()->name, *found);
   }
-  StorageMove move(device);
-  for (const NamedParameter& named : tensors) {
-    if (!named.parameter.is_meta()) continue;  // the same tensor under another name
-    move.move(named.parameter);
-    named.parameter.detach().copy_(view_of(known.at(named.name)));
-  }
+  return values;
 }
 
-at::Tensor view_of(const FileTensor& stored) {
-  const format::TensorInfo& info = stored.file->info(stored.name);
-  const auto bytes = stored.file->view(stored.name);
-  return at::from_blob(
-      const_cast<std::byte*>(bytes.data()), info.shape, [file = stored.file](void*) {},
-      torch_dtype(info.dtype).value());
+void read_into(const FileTensor& stored, const at::Tensor& target) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = target.is_cpu() && target.is_contiguous()
+                                ? target
+                                : at::empty(target.sizes(), at::TensorOptions(target.dtype()));
+  stored.file->read(stored.name,
+                    {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
+  if (!values.is_same(target)) target.copy_(values);
 }
 
 }  // namespace accelerant::paging

@@ -12,8 +12,6 @@
 
 namespace accelerant::paging {
 
-using FileTensors = std::map<std::string, FileTensor>;  // by the model's names
-
 // Where weights are written that no file has.
 inline constexpr const char* kOffloadFile = "offload.safetensors";
 
@@ -32,10 +30,11 @@ FileTensors tensors_of_index(const std::map<std::string, OffloadedWeight>& index
 // The values of a parameter on the meta device, on the CPU; undefined if there are none.
 using ValueOf = std::function<at::Tensor(const NamedParameter&)>;
 
-// A file tensor for each name: one of `known` that has the same form and values, or else one that is
-// written to kOffloadFile in the folder, which is created. A parameter on the meta device takes
-// whatever values the files have, or else those of `value_of`. Throws Error, and changes no parameter's values, if one is
-// nowhere, the folder is needed and empty (""), or cannot be written.
+// A file tensor for each tensor, under the first of its names: one of `known` that has the same
+// form and values, or else one that is written to kOffloadFile in the folder, which is created. A
+// parameter on the meta device takes whatever values the files have, or else those of `value_of`.
+// Throws Error, and changes no parameter's values, if one is nowhere, the folder is needed and
+// empty (""), or cannot be written.
 FileTensors put_on_disk(const std::vector<NamedParameter>& parameters, const FileTensors& known,
                         const std::string& folder, const ValueOf& value_of = {});
 
@@ -43,12 +42,11 @@ FileTensors put_on_disk(const std::vector<NamedParameter>& parameters, const Fil
 std::vector<std::string> missing_from(const FileTensors& known,
                                       const std::vector<NamedParameter>& parameters);
 
-// Gives tensors on the meta device memory on `device` and the values of the files. Throws Error, and
-// changes nothing, if one is not there in the same form.
-void fill_from(const FileTensors& known, const std::vector<NamedParameter>& tensors,
-               c10::Device device);
+// One of `known` for each tensor, under the first of its names. Throws Error if one is not there in
+// the same form.
+FileTensors values_in(const FileTensors& known, const std::vector<NamedParameter>& tensors);
 
-// The values, in the file's memory, which the tensor keeps mapped; on the CPU.
-at::Tensor view_of(const FileTensor& stored);
+// Reads a file's tensor into one of the same form, on any device.
+void read_into(const FileTensor& stored, const at::Tensor& target);
 
 }  // namespace accelerant::paging

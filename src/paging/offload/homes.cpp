@@ -19,6 +19,7 @@
 #include "paging/device_map/presence.h"
 #include "paging/key_alias.h"
 #include "paging/offload/device_memory.h"
+#include "paging/offload/files.h"
 #include "paging/residency.h"
 
 namespace accelerant::paging {
@@ -207,9 +208,14 @@ Division divide(const Module& module, const PlacementRequest& request) {
 }
 
 OffloadPlan plan_offload(Division division, const PlacementRequest& request) {
-  require_values(division.others);
+  OffloadPlan plan;
+  if (request.stored) {
+    plan.values = values_in(*request.stored, empty_ones(division.others));
+  } else {
+    require_values(division.others);
+  }
   set_sources(division.units, request);
-  OffloadPlan plan{.others = std::move(division.others)};
+  plan.others = std::move(division.others);
   for (HomedUnit& unit : division.units) plan.units.push_back(std::move(unit.plan));
   plan.pager = {
       .device = request.execution_device,

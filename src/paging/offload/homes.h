@@ -28,14 +28,17 @@ struct Home {
 // By the name of a parameter or buffer.
 using HomeOf = std::function<Home(const std::string& name)>;
 
-// What is to live in files: for each name a tensor with its values. May write files.
-using FilesOf =
-    std::function<std::map<std::string, FileTensor>(const std::vector<NamedParameter>&)>;
+// What is to live in files: for each tensor one with its values. May write files.
+using FilesOf = std::function<FileTensors(const std::vector<NamedParameter>&)>;
 
 struct PlacementRequest {
   c10::Device execution_device = c10::kCPU;
   HomeOf home_of = {};
   FilesOf files_of = {};
+
+  // Files with the values of tensors that stay on the device and are on the meta device. Empty: all
+  // that stay must have values.
+  std::optional<FileTensors> stored = std::nullopt;
   bool offload_buffers = false;
   std::optional<uint64_t> budget = std::nullopt;  // bytes; empty: the default of OffloadOptions
   int64_t prefetch = 1;
@@ -70,7 +73,7 @@ struct Division {
 Division divide(const torch::nn::Module& module, const PlacementRequest& request);
 
 // Throws Error if tensors lack values. Those that live in files need none, and then take what the
-// files have.
+// files have. Changes no tensor's values or device.
 OffloadPlan plan_offload(Division division, const PlacementRequest& request);
 
 // Those of the tensors that are on the meta device.

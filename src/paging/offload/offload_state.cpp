@@ -13,7 +13,9 @@
 namespace accelerant {
 
 bool has_offloaded_params(const ModelArgument& model) {
-  return std::ranges::any_of(model.module().parameters(), paging::is_paged);
+  const torch::nn::Module& module = model.module();
+  return std::ranges::any_of(module.parameters(), paging::is_paged) ||
+         std::ranges::any_of(module.buffers(), paging::is_paged);
 }
 
 void verify_offload(const ModelArgument& model) {

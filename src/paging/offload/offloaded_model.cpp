@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "paging/device_map/presence.h"
+#include "paging/offload/files.h"
 #include "paging/residency.h"
 #include "tensor/storage_move.h"
 
@@ -122,7 +123,9 @@ std::shared_ptr<OffloadedModel> OffloadedModel::attach(OffloadPlan plan) {
     if (std::ranges::any_of(to_move, [&](const auto& known) { return known.is_same(tensor); })) {
       continue;
     }
-    move.prepare(tensor);
+    const at::Tensor there = move.prepare(tensor);
+    const auto value = plan.values.find(other.name);
+    if (tensor.is_meta() && value != plan.values.end()) read_into(value->second, there);
     to_move.push_back(tensor);
   }
   // Before the Pager, whose own hooks then lie above, and go first.
@@ -163,21 +166,29 @@ void OffloadedModel::unsign() {
 
 std::vector<std::shared_ptr<OffloadedModel>> OffloadedModel::of(const torch::nn::Module& module) {
   std::vector<std::shared_ptr<OffloadedModel>> models;
-  for (const at::Tensor& parameter : module.parameters()) {
-    auto model = Directory::instance().model_of(parameter);
-    if (!model || !model->pager_) continue;
-    if (std::ranges::find(models, model) == models.end()) models.push_back(std::move(model));
-  }
+  const auto add = [&](const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      auto model = Directory::instance().model_of(tensor);
+      if (!model || !model->pager_) continue;
+      if (std::ranges::find(models, model) == models.end()) models.push_back(std::move(model));
+    }
+  };
+  add(module.parameters());
+  add(module.buffers());
   return models;
 }
 
 std::vector<std::string> OffloadedModel::strays_of(const torch::nn::Module& module) {
   std::vector<std::string> names;
-  for (const auto& item : module.named_parameters()) {
-    if (!is_paged(item.value()) && Directory::instance().wanders(item.value())) {
-      names.push_back(item.key());
+  const auto add = [&](const auto& items) {
+    for (const auto& item : items) {
+      if (!is_paged(item.value()) && Directory::instance().wanders(item.value())) {
+        names.push_back(item.key());
+      }
     }
-  }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
   return names;
 }
 
@@ -207,7 +218,14 @@ void OffloadedModel::undo(std::optional<c10::Device> device) {
 }
 
 void OffloadedModel::leave_device() {
-  if (pager_ && is_used_.exchange(false, std::memory_order_relaxed)) pager_->evict_all();
+  if (!pager_ || !is_used_.exchange(false, std::memory_order_relaxed)) return;
+  try {
+    pager_->evict_all();
+  } catch (...) {
+    note_use();
+    throw;
+  }
+  if (pager_->statistics().resident_bytes > 0) note_use();
 }
 
 }  // namespace accelerant::paging

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "paging/attachment.h"
+#include "paging/mapped_file.h"
 #include "paging/pager.h"
 
 namespace accelerant::paging {
@@ -22,6 +23,9 @@ struct OffloadPlan {
   std::vector<UnitPlan> units = {};         // what comes and goes
   std::vector<NamedParameter> others = {};  // parameters and buffers that are on the device
   PagerOptions pager = {};
+
+  // For those of `others` that are on the meta device, by the first of their names.
+  FileTensors values = {};
 };
 
 class OffloadedModel : public std::enable_shared_from_this<OffloadedModel> {
@@ -29,10 +33,11 @@ class OffloadedModel : public std::enable_shared_from_this<OffloadedModel> {
   // Carries the plan out, or throws and changes nothing.
   static std::shared_ptr<OffloadedModel> attach(OffloadPlan plan);
 
-  // Those whose parameters the module has.
+  // Those whose parameters or buffers the module has.
   static std::vector<std::shared_ptr<OffloadedModel>> of(const torch::nn::Module& module);
 
-  // Parameters of the module that came and went, and do not any more, although nobody called undo().
+  // Parameters and buffers of the module that came and went, and do not any more, although nobody
+  // called undo().
   static std::vector<std::string> strays_of(const torch::nn::Module& module);
 
   OffloadedModel(const OffloadedModel&) = delete;
@@ -42,7 +47,8 @@ class OffloadedModel : public std::enable_shared_from_this<OffloadedModel> {
 
   void undo(std::optional<c10::Device> device);
 
-  // Frees the memory on the device, if anything was used since the last time.
+  // Frees the memory on the device, if anything was used since the last time. What is in use stays,
+  // and goes the next time.
   void leave_device();
 
   // Notes a use, see leave_device().
