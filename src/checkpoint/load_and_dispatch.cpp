@@ -75,6 +75,9 @@ class Loading {
 
   bool has(const std::string& name) const { return by_name_.find(name).has_value(); }
 
+  // The values stay in the checkpoint's file, unless value_of() is asked for them.
+  void leave(const NamedParameter& named) { left_.insert(named.name); }
+
   // The tensor must have memory.
   void add(const NamedParameter& named) {
     const auto place = by_name_.find(named.name);
@@ -89,7 +92,8 @@ class Loading {
   }
 
   // One tensor, on the CPU.
-  at::Tensor value_of(const NamedParameter& named) const {
+  at::Tensor value_of(const NamedParameter& named) {
+    left_.erase(named.name);
     const auto place = by_name_.find(named.name);
     if (!place) return {};
     at::Tensor value = checkpoint::new_tensor(named.parameter.sizes(),
@@ -98,11 +102,22 @@ class Loading {
     return value;
   }
 
+  // Compares what the model does not use, too, as load_checkpoint_in_model() does, but not in files
+  // in which values stay: they may be larger than memory and are read when they are needed.
+  void check_rest() const {
+    std::unordered_set<const checkpoint::WeightFile*> in_use;
+    for (const std::string& name : left_) in_use.insert(by_name_.find(name)->file);
+    for (const auto& file : files_) {
+      if (!in_use.contains(file.get())) file->check_rest(checkpoint::reading_threads());
+    }
+  }
+
  private:
   checkpoint::WeightFiles files_;
   TensorsByName by_name_;
   std::vector<checkpoint::TensorCopy> copies_;
   std::unordered_set<const c10::TensorImpl*> known_;
+  std::unordered_set<std::string> left_;
 };
 
 // Tensors that share memory share it afterwards.
@@ -134,7 +149,9 @@ void load_parts(paging::Division& division, c10::Device main_device, Loading& lo
     if (unit.home.kind == paging::Home::Kind::file) {
       // What the checkpoint has is used there; what it lacks is written to another file.
       for (const NamedParameter& named : unit.plan.parameters) {
-        if (loading.has(named.name)) in_files.push_back(named);
+        if (!loading.has(named.name)) continue;
+        in_files.push_back(named);
+        loading.leave(named);
       }
     } else {
       give_memory_to(unit.plan.parameters, loads_to(unit.home, main_device));
@@ -200,7 +217,9 @@ void load_divided(torch::nn::Module& module, const DeviceMap& map, Loading& load
   checkpoint::fill_model([&] {
     load_parts(division, request.execution_device, loading);
     // Reads what is written to files in a form of their own.
-    paging::OffloadedModel::attach(paging::plan_offload(std::move(division), request));
+    auto offload = paging::plan_offload(std::move(division), request);
+    loading.check_rest();
+    paging::OffloadedModel::attach(std::move(offload));
   });
 }
 

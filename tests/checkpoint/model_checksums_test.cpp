@@ -1,6 +1,7 @@
 // Models with and without checksums, and files that describe more than they hold, through the
 // public functions.
 #include <accelerant/checkpoint/models.h>
+#include <accelerant/paging/empty_weights.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -57,6 +58,27 @@ TEST(ModelWithChecksums, IsWrittenAndRewritten) {
   load_checkpoint_in_model(other, folder.path());
   save_model(net, folder.path(), {.checksums = false});
   EXPECT_EQ(entries_of(folder.path()), (Names{"config.json", "model.safetensors"}));
+}
+
+// The model does not use the damaged tensor.
+TEST(ModelWithChecksums, DamageInUnusedTensorsIsFoundUnlessWeightsStayInTheFile) {
+  const TempFolder folder;
+  const auto large_net = [] { return nn::Sequential(nn::Linear(512, 512)); };
+  StateDict state;
+  for (const auto& item : large_net()->named_parameters()) {
+    state.insert(item.key(), item.value().detach());
+  }
+  state.insert("unused", torch::zeros({1 << 20}));  // has blocks of its own
+  save_model(state, folder.path());
+  const std::string path = folder.path("model.safetensors");
+  const std::size_t unused = TempFolder::content_of(path).find(std::string(3 << 20, '\0'));
+  flip_byte(path, unused + (2 << 20));
+  const auto load = [&](const std::string& place) {
+    const auto net = accelerant::init_empty_weights(large_net);
+    accelerant::load_checkpoint_and_dispatch(net, folder.path(), {.device_map = {{"", place}}});
+  };
+  EXPECT_TRUE(contains(whole_error_of([&] { load("cpu"); }), "is damaged in bytes"));
+  EXPECT_NO_THROW(load("disk"));
 }
 
 TEST(ModelWithChecksums, DamageIsAnErrorBeforeAnythingChanges) {
