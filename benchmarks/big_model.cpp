@@ -137,8 +137,7 @@ struct BigModelImpl : torch::nn::Module {
   at::Tensor input(int64_t tokens, at::Device device) const {
     if (is_chain()) return torch::ones({tokens, shape.width}, device);
     const int64_t length = is_gpt() ? std::min(tokens, shape.context) : tokens;
-    return torch::zeros({tokens / length, length},
-                        at::TensorOptions(torch::kLong).device(device));
+    return torch::zeros({tokens / length, length}, at::TensorOptions(torch::kLong).device(device));
   }
 
   at::Tensor forward(at::Tensor x) {

@@ -90,7 +90,8 @@ TORCH_MODULE(DeepGpt);
 
 DeepGpt network_of(const Size& size) {
   torch::manual_seed(0);
-  const auto there = accelerant::init_on_device(best_device());  // where random numbers take no time
+  const auto there =
+      accelerant::init_on_device(best_device());  // where random numbers take no time
   DeepGpt network(size.layers, size.width, size.heads, size.vocabulary, size.context);
   network->to(at::kBFloat16);
   return network;

@@ -139,8 +139,9 @@ void place_tensors(const StateDict& state, const LoadModelOptions& options) {
     const at::Tensor& tensor = state[names.front()];
     const auto place = placement_of(names, options.device_map);
     at::TensorOptions wanted = tensor.options().dtype(loaded_type(names, tensor, options));
-    const c10::Device device =
-        !place ? tensor.device() : place->is_disk() ? c10::Device(c10::kMeta) : *place->device();
+    const c10::Device device = !place             ? tensor.device()
+                               : place->is_disk() ? c10::Device(c10::kMeta)
+                                                  : *place->device();
     // From the meta device nothing can be copied, and set_data() leads neither from nor to it.
     const bool changes_memory = device != tensor.device() && (device.is_meta() || tensor.is_meta());
     if (!changes_memory) wanted = wanted.device(device);

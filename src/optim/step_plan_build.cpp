@@ -75,8 +75,8 @@ c10::Device StepPlan::home_of(const at::Tensor& parameter) const {
 }
 
 bool StepPlan::needs_image(const at::Tensor& parameter) const {
-  return options_.on_host && (!parameter.is_cpu() || compat::has_paging_key(parameter) ||
-                              images_on_every_device());
+  return options_.on_host &&
+         (!parameter.is_cpu() || compat::has_paging_key(parameter) || images_on_every_device());
 }
 
 std::string StepPlan::reason_against(const at::Tensor& parameter,

@@ -241,9 +241,9 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
     for (std::size_t i = 0; i < values.size(); ++i) {
       const UnitPart& part = unit.layout.parts[i];
       const auto bytes = static_cast<int64_t>(part.bytes);
-      const at::Tensor present =
-          block.defined() ? block.narrow(0, static_cast<int64_t>(part.offset), bytes)
-                          : at::from_blob(unit.lent->parts[i], {bytes}, as_bytes);
+      const at::Tensor present = block.defined()
+                                     ? block.narrow(0, static_cast<int64_t>(part.offset), bytes)
+                                     : at::from_blob(unit.lent->parts[i], {bytes}, as_bytes);
       values[i] = at::empty({bytes}, as_bytes.device(targets[i])).copy_(present);
       const auto users = static_cast<std::size_t>(unit.storages[i].use_count());
       if (targets[i] == options_.device || users <= owners[i]) continue;

@@ -194,9 +194,8 @@ std::optional<LentMemory> MappedFile::lend(const UnitLayout& layout, c10::Device
 
 void MappedFile::fetch(const UnitLayout& layout, const at::Tensor& block) {
   for (const UnitPart& part : layout.parts) {
-    files_->read(files_->tensor_of(layout, part),
-                 block.narrow(0, static_cast<int64_t>(part.offset),
-                              static_cast<int64_t>(part.bytes)));
+    files_->read(files_->tensor_of(layout, part), block.narrow(0, static_cast<int64_t>(part.offset),
+                                                               static_cast<int64_t>(part.bytes)));
   }
 }
 

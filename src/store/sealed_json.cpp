@@ -18,7 +18,7 @@ constexpr std::size_t kLongestQuote = 80;
 // without it they end the process.
 void require_memory_to_parse(const std::string& text) {
   constexpr std::size_t kPerByte = 8;  // a list of checksums takes 7
-  void* volatile const probe = ::operator new(kPerByte * text.size());
+  void* volatile const probe = ::operator new(kPerByte* text.size());
   ::operator delete(probe);
 }
 

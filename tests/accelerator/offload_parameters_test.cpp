@@ -161,6 +161,29 @@ TEST(OffloadParametersThatFit, AreOrdinary) {
   EXPECT_TRUE(step.is_captured());
 }
 
+TEST(OffloadParametersThatFit, AreCapturedOnAGpu) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const auto train = [](bool offloads) {
+    accelerant::AcceleratorOptions options{.device = at::Device(at::kCUDA, 0)};
+    if (offloads) options.offload = {.parameters = true, .budget = uint64_t{1} << 20};
+    Accelerator accelerator(options);
+    torch::manual_seed(3);
+    WideNet net;
+    torch::optim::AdamW adamw(net->parameters(), 1e-3);
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    auto step =
+        accelerator.capture([&, &model = model, &optimizer = optimizer](const at::Tensor& x) {
+          accelerator.backward(model(x).square().sum());
+          optimizer.step();
+          optimizer.zero_grad();
+        });
+    for (int i = 0; i < 12; ++i) step(torch::ones({2, 400}, at::Device(at::kCUDA, 0)));
+    EXPECT_TRUE(step.is_captured());
+    return net->first->weight.detach().clone();
+  };
+  EXPECT_TRUE(torch::allclose(train(true), train(false), 1e-5, 1e-7));
+}
+
 TEST(OffloadParametersThatFit, OneByteLessIsTooLittle) {
   const auto prepare_within = [](uint64_t budget) {
     auto options = on_cpu();

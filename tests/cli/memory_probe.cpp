@@ -255,8 +255,7 @@ int64_t peak_with_offload(Net net, at::Device device, const std::string& precisi
   const at::Tensor target = ids.narrow(1, 1, ids.size(1) - 1).flatten();
   for (int step = 0; step < 3; ++step) {
     meter.reset();
-    accelerator.backward(
-        at::cross_entropy_loss(model(input, checkpointing).flatten(0, 1), target));
+    accelerator.backward(at::cross_entropy_loss(model(input, checkpointing).flatten(0, 1), target));
     optimizer.step();
     optimizer.zero_grad();
   }
@@ -286,8 +285,7 @@ int run(const std::vector<std::string>& words) {
   warm_up(device);
   if (words.size() > 10) {
     const at::Tensor ids = at::randint(sizes.vocabulary, {batch, length + 1}, at::kLong).to(device);
-    const int64_t peak =
-        peak_with_offload(net, device, precision, ids, checkpointing, words[10]);
+    const int64_t peak = peak_with_offload(net, device, precision, ids, checkpointing, words[10]);
     std::cout << nlohmann::json({{"peak", peak}}).dump() << '\n';
     return 0;
   }

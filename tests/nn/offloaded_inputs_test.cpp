@@ -2,8 +2,8 @@
 #include "nn/offloaded_inputs.h"
 
 #include <accelerant/nn/activation_checkpoint.h>
-#include <gtest/gtest.h>
 #include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <functional>

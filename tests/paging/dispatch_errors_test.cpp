@@ -96,11 +96,11 @@ TEST(DispatchErrors, AnEmptyModelThatCannotBeOffloadedStaysEmpty) {
       whole_error_of([&] { disk_offload(net, folder.path(), {.execution_device = host}); }),
       "cannot be paged"));
   EXPECT_EQ(empty_tensors(net).size(), empty);
-  EXPECT_TRUE(contains(whole_error_of([&] {
-                         dispatch_model(net, {{"", "disk"}},
-                                        {.main_device = host, .offload_folder = folder.path()});
-                       }),
-                       "cannot be paged"));
+  EXPECT_TRUE(contains(
+      whole_error_of([&] {
+        dispatch_model(net, {{"", "disk"}}, {.main_device = host, .offload_folder = folder.path()});
+      }),
+      "cannot be paged"));
   EXPECT_EQ(empty_tensors(net).size(), empty);
 }
 
@@ -281,8 +281,8 @@ TEST(DispatchFiles, ReadingATruncatedFileIsAnError) {
                        }),
                        "has shrunk"));
   const at::Tensor memory = torch::empty_like(net->head);
-  EXPECT_TRUE(contains(whole_error_of([&] { paging::read_into(known.at("head"), memory); }),
-                       "has shrunk"));
+  EXPECT_TRUE(
+      contains(whole_error_of([&] { paging::read_into(known.at("head"), memory); }), "has shrunk"));
 }
 
 TEST(DispatchFiles, AnIndexNamesFilesAndTensors) {

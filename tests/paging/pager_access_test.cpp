@@ -202,15 +202,34 @@ TEST_P(PagerAccess, CustomFunctionsThatReadAddressesNeedAResidency) {
   EXPECT_TRUE(torch::equal(Addresses::apply(layer->weight), values));
 }
 
+// It reads addresses of memory on the CPU.
+TEST_P(PagerAccess, SavingByTorchNeedsAResidency) {
+  const auto pager = frugal_pager();
+  if (!on_cuda()) {
+    std::ostringstream absent;
+    EXPECT_TRUE(
+        contains(message_of([&] { torch::save(layer->weight, absent); }), "align_module_device"));
+  }
+  std::stringstream saved;
+  {
+    const Residency residency(*layer);
+    torch::save(layer->weight, saved);
+  }
+  at::Tensor loaded;
+  torch::load(loaded, saved);
+  EXPECT_FALSE(is_paged(loaded));
+  EXPECT_TRUE(torch::equal(loaded, values));
+}
+
 // They change them without saying so.
 TEST_P(PagerAccess, RunningStatisticsOfABatchNormAreWrittenTo) {
   const auto mean = torch::zeros({8}, options());
   const auto variance = torch::ones({8}, options());
   const auto paged_mean = mean.clone();
   const auto paged_variance = variance.clone();
-  Pager pager({{.name = "statistics",
-                .parameters = {{"mean", paged_mean}, {"variance", paged_variance}}}},
-              {.device = device(), .budget = 0, .zero_copy = false});
+  Pager pager(
+      {{.name = "statistics", .parameters = {{"mean", paged_mean}, {"variance", paged_variance}}}},
+      {.device = device(), .budget = 0, .zero_copy = false});
   const auto normalise = [&](const at::Tensor& m, const at::Tensor& v, bool trains) {
     const auto x = torch::arange(64, options()).view({8, 8});
     return torch::batch_norm(x, {}, {}, m, v, trains, 0.1, 1e-5, /*cudnn_enabled=*/true);
@@ -289,7 +308,7 @@ TEST(PagerKeyDeathTest, AKeyThatAnotherLibraryHandlesIsRefused) {
         const bool is_ordinary = !is_paged(layer->weight);
         std::_Exit(is_ordinary ? 0 : 1);
       },
-      testing::ExitedWithCode(0), "another user of that key");
+      testing::ExitedWithCode(0), "another user of that key .libtorch [0-9]+");
 }
 
 // --- Leaving --------------------------------------------------------------------------------------
@@ -314,6 +333,17 @@ TEST_P(PagerAccess, SetReplacesMemoryToo) {
     layer->bias.set_(torch::ones({8}, options()));
   }
   EXPECT_TRUE(contains(whole_error_of([&] { pager->verify(); }), "\"root.bias\""));
+}
+
+TEST_P(PagerAccess, VectorToParametersReplacesMemoryToo) {
+  const auto pager = frugal_pager();
+  const at::Tensor all = nn::utils::parameters_to_vector(layer->parameters()).detach();
+  EXPECT_NO_THROW(pager->verify());
+  nn::utils::vector_to_parameters(all + 1, layer->parameters());
+  const std::string message = whole_error_of([&] { pager->verify(); });
+  EXPECT_TRUE(contains(message, "\"root.weight\""));
+  EXPECT_TRUE(contains(message, "\"root.bias\""));
+  EXPECT_TRUE(torch::equal(layer->weight, values + 1));
 }
 
 TEST_P(PagerAccess, ConversionsOfTheModule) {

@@ -31,9 +31,8 @@ bool contains_any(const std::unordered_set<const c10::TensorImpl*>& set,
 
 bool do_all_models_fit(const Core& core) {
   const auto& models = core.models.all();
-  return !models.empty() && std::ranges::none_of(models, [](const auto& model) {
-    return model->exceeds_budget();
-  });
+  return !models.empty() &&
+         std::ranges::none_of(models, [](const auto& model) { return model->exceeds_budget(); });
 }
 
 // The Accelerator's option allows fused steps but does not require them.

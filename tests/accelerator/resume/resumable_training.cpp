@@ -9,7 +9,8 @@
 //   machine=NAME (plays another machine) lease=MS (of the project's lock)
 //   on_error=end|go_on (errors of save_state are only written to standard error)
 //   precision=no|fp16|bf16 accumulate=N samples=N epochs=N batch=N workers=N
-//   offload=no|host|apart (the optimizer's state; apart: as if the CPU were another device)
+//   offload=no|host|apart|paged (the optimizer's state; apart: as if the CPU were another device;
+//   paged: the parameters, too, and each is absent after every operator)
 //   early=0|1 (its updates begin in backward) clip=0|1
 //   two=0|1 (models, optimizers and loops) optimizer=adamw|sgd|rmsprop hook=no|power_sgd
 //
@@ -24,6 +25,7 @@
 #include <string>
 
 #include "accelerant/core/failpoint.h"
+#include "accelerator/offload/paged_model.h"
 #include "core/stable_hash.h"
 #include "optim/step_plan.h"
 #include "store/lock_holder.h"
@@ -110,7 +112,12 @@ AcceleratorOptions options_of(const Settings& settings) {
   const std::string offload = settings.text("offload", "no");
   options.offload = {.optimizer = offload != "no",
                      .update_in_backward = settings.number("early", 0) != 0};
-  accelerant::optim::detail::images_on_every_device() = offload == "apart";
+  if (offload == "paged") {
+    options.offload.parameters = true;
+    options.offload.budget = 0;
+  }
+  accelerant::detail::pages_on_every_device() = offload == "paged";
+  accelerant::optim::detail::images_on_every_device() = offload == "apart" || offload == "paged";
   const std::string resume = settings.text("resume", "auto");
   if (resume != "default") options.project.resume = resume;
   if (settings.number("limit", 0) > 0) options.project.total_limit = settings.number("limit", 0);
