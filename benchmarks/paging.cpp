@@ -50,10 +50,10 @@ void InPlace(benchmark::State& state) {
 void View(benchmark::State& state) {
   with_parameter(state, {8, 8}, [](const at::Tensor& p) { benchmark::DoNotOptimize(p.t()); });
 }
-BENCHMARK(Add)->Arg(0)->Arg(1);
-BENCHMARK(MatrixProduct)->Arg(0)->Arg(1);
-BENCHMARK(InPlace)->Arg(0)->Arg(1);
-BENCHMARK(View)->Arg(0)->Arg(1);
+BENCHMARK(Add)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(MatrixProduct)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(InPlace)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(View)->Arg(0)->Arg(1)->UseRealTime();
 
 // A unit that comes and goes with each operator.
 void Miss(benchmark::State& state) {
@@ -141,4 +141,9 @@ BENCHMARK(ForwardAndBackward)
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  benchmark::AddCustomContext("operators_per_iteration", "1");
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+}

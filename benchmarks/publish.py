@@ -36,6 +36,7 @@ SECTIONS = {
     "memory": "Memory of the GPU",
     "offload": "Training with the optimizer's state in host memory",
     "big_model": "Big models: weights in host memory or in files",
+    "paging": "Operators on weights that come and go, while they are there",
     "loader": "Loading batches",
     "checkpoint": "Saving and loading",
     "startup": "Start of a process",
