@@ -18,7 +18,7 @@ What counts as a public name (a leading underscore is never public):
 * DistributedDataParallel every argument of the constructor, written `DDP(module)`, and every name
                           that the class itself defines. Only for torch 2.13, since versions differ;
 * kwargs of accelerate    every field of DistributedDataParallelKwargs and InitProcessGroupKwargs;
-* accelerate.utils.operations
+* accelerate.utils.operations, accelerate.utils.modeling
                           every function and class that the module defines.
 """
 
@@ -97,12 +97,10 @@ def field_names(class_name):
     return public(field.name for field in dataclasses.fields(getattr(accelerate, class_name)))
 
 
-def operation_names():
-    operations = pytest.importorskip("accelerate.utils.operations")
-    members = vars(operations)
-    return public(
-        name for name in members if getattr(members[name], "__module__", None) == operations.__name__
-    )
+def defined_names(module_name):
+    module = pytest.importorskip(module_name)
+    members = vars(module)
+    return public(name for name in members if getattr(members[name], "__module__", None) == module_name)
 
 
 # Heading of each table in the document, and where its names come from.
@@ -114,7 +112,8 @@ TABLES = {
     "torch.nn.parallel.DistributedDataParallel": data_parallel_names,
     "accelerate.DistributedDataParallelKwargs": lambda: field_names("DistributedDataParallelKwargs"),
     "accelerate.InitProcessGroupKwargs": lambda: field_names("InitProcessGroupKwargs"),
-    "accelerate.utils.operations": operation_names,
+    "accelerate.utils.operations": lambda: defined_names("accelerate.utils.operations"),
+    "accelerate.utils.modeling": lambda: defined_names("accelerate.utils.modeling"),
 }
 
 
