@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "accelerant/core/error.h"
 #include "cli/commands.h"
 #include "cli/memory/estimate.h"
 #include "cli/options.h"
 #include "cli/weights/text.h"
 #include "core/files.h"
 #include "core/texts.h"
+#include "format/shard_split.h"
 
 namespace accelerant::cli {
 namespace {
@@ -233,7 +235,8 @@ json to_json(const TrainingPlan& plan) {
           {"offload",
            {{"parameters", plan.offloads_parameters},
             {"optimizer", plan.offloads_optimizer},
-            {"activations", plan.offloads_activations}}}};
+            {"activations", plan.offloads_activations},
+            {"budget", or_null(plan.offload_budget)}}}};
 }
 
 json to_json(const Estimates& estimates) {
@@ -318,6 +321,9 @@ void require_possible(const EstimateOptions& options) {
   if (plan.offloads_activations && !plan.activation_checkpointing) {
     throw UsageError{
         "--offload activations moves what --activation-checkpointing keeps; give both, or none"};
+  }
+  if (plan.offload_budget && !plan.offloads_parameters) {
+    throw UsageError{"--offload-budget is for --offload parameters; give both, or none"};
   }
   if (plan.sharding_stage > 0 && plan.num_processes == 1) {
     throw UsageError{"--sharding-stage divides among processes; say how many by --num-processes"};
@@ -434,6 +440,18 @@ int estimate_memory_command(int argc, char** argv) {
                 "Data parallelism without a copy of the gradients");
   add_words(*app, "--offload", offload, {"parameters", "optimizer", "activations"},
             "What to keep in host memory: of parameters, optimizer and activations");
+  app->add_option_function<std::string>(
+         both_spellings("--offload-budget"),
+         [&plan](const std::string& given) {
+           try {
+             plan.offload_budget = format::parse_byte_size(given);
+           } catch (const Error&) {
+             throw UsageError{"--offload-budget: expected a size such as 4GiB, got '" + given +
+                              "'"};
+           }
+         },
+         "Memory of the device for offloaded parameters, as offload.budget. Default: three layers")
+      ->option_text("SIZE");
   app->add_flag("--json", as_json, "Print JSON, with amounts in bytes");
   app->footer(
       "Amounts are in powers of 1024. Exit codes: 0 estimated, 1 the model cannot be read, "

@@ -188,6 +188,10 @@ def test_offload(tmp_path):
     assert several["gradients"] == plain["gradients"]
     both = estimate(tmp_path, "--offload", "optimizer,parameters")["training"]["fp32"]
     assert both["parameters"] < plain["parameters"] and both["host"] == optimizer["host"] + plain["parameters"]
+    small = estimate(tmp_path, "--offload", "parameters", "--offload-budget", "64KiB")["training"]["fp32"]
+    assert small["parameters"] == 65536 and small["host"] == plain["parameters"]
+    ample = estimate(tmp_path, "--offload", "parameters", "--offload-budget", "1TB")["training"]["fp32"]
+    assert ample["parameters"] == plain["parameters"]
     checkpointed = estimate(tmp_path, "--activation-checkpointing")["training"]["fp32"]
     assert checkpointed["activations"] < plain["activations"]
     away = estimate(tmp_path, "--activation-checkpointing", "--offload", "activations")["training"]["fp32"]
@@ -208,6 +212,8 @@ def test_mistakes(tmp_path):
     assert "never executed" in run(tmp_path, "--trust_remote_code", code=2)
     assert "--activation-checkpointing" in run(tmp_path, "--offload", "activations", code=2)
     assert "--num-processes" in run(tmp_path, "--sharding-stage", 2, code=2)
+    assert "--offload parameters" in run(tmp_path, "--offload-budget", "4GiB", code=2)
+    assert "such as 4GiB" in run(tmp_path, "--offload", "parameters", "--offload-budget", "lots", code=2)
     assert "from 1 to" in run(tmp_path, "--batch-size", 0, code=2)
     assert "adamw" in run(tmp_path, "--optimizer", "adamx", code=2)
     assert "expected words of" in run(tmp_path, "--precision", "fp32,fp8", code=2)

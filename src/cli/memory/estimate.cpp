@@ -46,9 +46,9 @@ void offload(const ModelSize& model, const NumberTypes& types, const TrainingPla
              TrainingMemory& memory) {
   const std::uint64_t layer = model.largest_layer * types.parameter_bytes;
   if (plan.offloads_parameters) {
-    // One layer in use, the one before it, and the next one.
+    // By default one layer in use, the one before it, and the next one.
     memory.host += memory.parameters;
-    memory.parameters = std::min(memory.parameters, 3 * layer);
+    memory.parameters = std::min(memory.parameters, plan.offload_budget.value_or(3 * layer));
   }
   if (plan.offloads_optimizer) {
     // The host also receives the gradients, and sends the parameters from an image of its own.

@@ -25,6 +25,7 @@ struct TrainingPlan {
   std::uint64_t num_processes = 1;
   int sharding_stage = 0;  // 1: optimizer states, 2: gradients too, 3: parameters too
   bool offloads_parameters = false;
+  std::optional<std::uint64_t> offload_budget = {};  // of them on the device; empty: three layers
   bool offloads_optimizer = false;
   bool offloads_activations = false;
 };
