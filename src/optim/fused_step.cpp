@@ -238,6 +238,7 @@ void FusedStep::Impl::apply_in_parts(const kernels::StepFactors& factors,
   plan_.check_early(!has_notes() && factors.inv_scale == nullptr && found_inf == nullptr);
   if (found_inf != nullptr && *found_inf != 0.0F) return;
   plan_.wait_until_sent();
+  plan_.begin_parts();
   const kernels::StepTables tables = plan_.tables();
   for (const optim::detail::StepPart& part : plan_.parts()) {
     if (!plan_.has_early()) {
@@ -251,7 +252,7 @@ void FusedStep::Impl::apply_in_parts(const kernels::StepFactors& factors,
   }
   plan_.forget_early();
   kernels::cpu::count_updates(tables, 0, plan_.tensors());
-  plan_.note_sent();
+  plan_.end_parts();
 }
 
 void FusedStep::Impl::refuse_closure() const {

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "optim/step_plan_slots.h"
 
 namespace accelerant::optim::detail {
@@ -172,7 +173,16 @@ bool StepPlan::is_state_known() {
 
 StepPlan::Readiness StepPlan::prepare() {
   require_parameters_of_early();
-  if (built_ && !is_state_known()) reload_ = true;
+  if (built_ && !is_state_known()) {
+    reload_ = true;
+    is_done_in_part_ = false;  // it was replaced
+  }
+  if (is_done_in_part_) {
+    throw Error(ErrorDetails{.problem = "A step of this optimizer has failed in the middle",
+                             .expected = "states and parameters that belong to the same step",
+                             .got = "some that are updated, and others that are not",
+                             .hint = "load a checkpoint before going on"});
+  }
   if (has_early() && (reload_ || !are_groups_known())) {
     refuse_early("param groups, options or states that were replaced meanwhile");
   }
@@ -323,13 +333,15 @@ void StepPlan::wait_until_sent() {
 
 void StepPlan::send(const StepPart& part) {
   const at::NoGradGuard no_grad;
+  failpoint("optim.send");
   for (int32_t tensor = part.first_tensor; tensor < part.end_tensor; ++tensor) {
     const Slot& slot = *slots_by_tensor_[static_cast<std::size_t>(tensor)];
     if (slot.image.defined()) slot.parameter.copy_(slot.image, /*non_blocking=*/true);
   }
 }
 
-void StepPlan::note_sent() {
+void StepPlan::end_parts() {
+  is_done_in_part_ = false;
   sent_.clear();
   for (const Slot* slot : slots_with_copies_) {
     const c10::Device device = slot->parameter.device();
@@ -392,8 +404,7 @@ void StepPlan::require_parameters_of_early() const {
     const auto known = slots_.find(parameter);
     if (known == slots_.end()) continue;  // check_early() misses its gradient
     const Slot& slot = *known->second;
-    if (version_of(*parameter) != slot.parameter_version ||
-        parameter->unsafe_storage().unsafeGetStorageImpl() != slot.storage.unsafeGetStorageImpl()) {
+    if (version_of(*parameter) != slot.parameter_version || !slot.has_storage_of(slot.parameter)) {
       refuse_early("a parameter that was changed after its update had begun");
     }
   }
@@ -456,6 +467,7 @@ void StepPlan::sync() {
 
 void StepPlan::reload() {
   reload_ = true;
+  is_done_in_part_ = false;
   early_.clear();
   steps_ahead_ = false;
 }

@@ -70,9 +70,12 @@ class StepPlan {
   // The images are being read until then, by the copies of the previous step.
   void wait_until_sent();
 
+  // Around all parts: a step that fails in between is done in part, and none may follow.
+  void begin_parts() { is_done_in_part_ = true; }
+  void end_parts();
+
   // Queues copies of the part's images to their parameters, on the current streams.
   void send(const StepPart& part);
-  void note_sent();
 
   // See EarlyUpdate. update_early() returns the tensor that it updated, or -1.
   bool begin_early();
@@ -216,6 +219,7 @@ class StepPlan {
   std::unordered_map<const c10::TensorImpl*, Early> early_;
   std::vector<kernels::Hyper> early_groups_;
   std::vector<std::pair<c10::Device, c10::Event>> sent_;  // the last copies, one per device
+  bool is_done_in_part_ = false;
 
   std::shared_ptr<const Layout> layout_;
   DeviceTable<kernels::StepTensor> tensors_;

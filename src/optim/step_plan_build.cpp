@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <unordered_set>
 
 #include "accelerant/core/error.h"
@@ -68,6 +69,38 @@ at::Tensor new_image_of(const at::Tensor& parameter) {
                                    parameter.scalar_type());
 }
 
+// Each has an image of its own: of two that share memory, one update would be lost.
+void require_memory_of_their_own(const std::vector<const c10::TensorImpl*>& parameters) {
+  struct Range {
+    const c10::StorageImpl* storage;
+    int64_t begin, end;  // in bytes
+  };
+  std::vector<Range> ranges;
+  for (const c10::TensorImpl* const parameter : parameters) {
+    if (parameter->numel() == 0) continue;
+    int64_t last = 0;
+    for (int64_t d = 0; d < parameter->dim(); ++d) {
+      last += (parameter->size(d) - 1) * parameter->stride(d);
+    }
+    const auto size = static_cast<int64_t>(parameter->itemsize());
+    const int64_t begin = parameter->storage_offset() * size;
+    ranges.push_back(
+        {parameter->unsafe_storage().unsafeGetStorageImpl(), begin, begin + (last + 1) * size});
+  }
+  std::ranges::sort(ranges, [](const Range& left, const Range& right) {
+    return std::tie(left.storage, left.begin) < std::tie(right.storage, right.begin);
+  });
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].storage != ranges[i - 1].storage || ranges[i].begin >= ranges[i - 1].end)
+      continue;
+    throw Error(ErrorDetails{
+        .problem = "Two parameters of an optimizer whose state is in host memory share memory",
+        .expected = "parameters with memory of their own, or one that is registered twice",
+        .got = "a parameter that is a view or detach() of another one",
+        .hint = "tie weights by registering the same tensor under both names"});
+  }
+}
+
 }  // namespace
 
 c10::Device StepPlan::home_of(const at::Tensor& parameter) const {
@@ -115,10 +148,9 @@ StepPlan::Slot& StepPlan::slot_of(const at::Tensor& parameter, std::size_t group
     slot->index = slot_count_++;
     new_slots_.push_back(slot.get());
   }
-  const bool moved =
-      slot->storage.unsafeGetStorageImpl() != parameter.storage().unsafeGetStorageImpl();
-  slot->storage = parameter.storage();
-  if (is_new || moved || slot->rule != rules_[group]) fill(*slot, parameter, group);
+  const bool moved = is_new || !slot->has_storage_of(parameter);
+  if (moved) slot->storage = parameter.storage().getWeakStorageImpl();
+  if (moved || slot->rule != rules_[group]) fill(*slot, parameter, group);
   return *slot;
 }
 
@@ -127,6 +159,7 @@ StepPlan::Slot& StepPlan::slot_of(const at::Tensor& parameter, std::size_t group
 void StepPlan::fill(Slot& slot, const at::Tensor& parameter, std::size_t group) {
   slot.rule = rules_[group];
   slot.image = needs_image(parameter) ? new_image_of(parameter) : at::Tensor();
+  slot.memory = slot.image.defined() ? c10::Storage() : parameter.storage();
   slot.parameter_version = -1;
   const bool with_master = options_.master_weights && is_16_bit(parameter.scalar_type());
   if (states_of(slot.rule) == 0 && !with_master) return;  // torch's own SGD has no state then
@@ -366,8 +399,7 @@ void StepPlan::refuse_in_capture(bool has_changes) const {
 
 bool StepPlan::has_slot_for(const at::Tensor& parameter) const {
   const auto slot = slots_.find(parameter.unsafeGetTensorImpl());
-  return slot != slots_.end() &&
-         slot->second->storage.unsafeGetStorageImpl() == parameter.storage().unsafeGetStorageImpl();
+  return slot != slots_.end() && slot->second->has_storage_of(parameter);
 }
 
 bool StepPlan::has_other_rules() {
@@ -414,6 +446,7 @@ StepPlan::Readiness StepPlan::rebuild() {
   // Check all of them before creating anything for one.
   bool first = true;
   std::unordered_set<const c10::TensorImpl*> here;
+  std::vector<const c10::TensorImpl*> with_images;
   for (auto& group : groups) {
     group_sizes_.push_back(group.params().size());
     readers_.emplace_back(kind_, group.options());
@@ -427,8 +460,10 @@ StepPlan::Readiness StepPlan::rebuild() {
       refuse_in_capture(!has_slot_for(parameter));
       reason_ = is_new ? reason_against(parameter, gradient) : "a parameter that occurs twice";
       if (!reason_.empty()) return Readiness::impossible;
+      if (needs_image(parameter)) with_images.push_back(parameter.unsafeGetTensorImpl());
     }
   }
+  require_memory_of_their_own(with_images);
   std::vector<Place> places;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t i = 0; i < groups[g].params().size(); ++i) {

@@ -14,8 +14,11 @@ inline int64_t version_of(const c10::TensorImpl& tensor) {
 // For one parameter, as long as the optimizer has it.
 struct StepPlan::Slot {
   at::Tensor parameter;  // held, so that its address stays unique
-  c10::Storage storage;  // likewise
-  int64_t index = 0;     // in the counts on the device
+  // Held likewise. Weakly if there is an image: then only the image is written to, and what
+  // offloads the parameter must be able to tell aliases from it.
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
+  c10::Storage memory;  // without an image: the kernels use it
+  int64_t index = 0;    // in the counts on the device
   int64_t first_step = 0;
   kernels::Rule rule = kernels::Rule::sgd;
   torch::optim::OptimizerParamState* state = nullptr;
@@ -27,6 +30,10 @@ struct StepPlan::Slot {
       false;  // the momentum buffer was created here, for a first step that may be skipped
 
   bool has_copies() const { return master.defined() || image.defined(); }
+  bool has_storage_of(const at::Tensor& tensor) const {
+    return storage._unsafe_get_target() ==
+           tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+  }
 };
 
 // Where a parameter is in the optimizer.

@@ -1,11 +1,13 @@
 // FusedStepOptions::on_host: the same bits as the ordinary step on the CPU, through images of the
 // parameters and states in host memory.
 #include <accelerant/amp/grad_scaler.h>
+#include <accelerant/core/failpoint.h>
 #include <accelerant/optim/fused_step.h>
 #include <accelerant/optim/lion.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -155,6 +157,61 @@ TEST_P(HostStepOnDevice, KeepsStatesInHostMemory) {
 }
 
 ON_EVERY_DEVICE(HostStepOnDevice);
+
+// Whoever offloads parameters tells aliases by the owners of their memory.
+TEST(HostStep, OwnsNoMemoryOfParametersThatItSends) {
+  const Apart scope(true);
+  const at::Tensor parameter = torch::ones({3, 5}).requires_grad_();
+  torch::optim::AdamW adamw({parameter}, 0.1);
+  FusedStep fused(adamw, {.on_host = true});
+  const auto before = parameter.storage().use_count();
+  parameter.mutable_grad() = torch::ones({3, 5});
+  fused.step();
+  EXPECT_EQ(parameter.storage().use_count(), before);
+  // Other memory is noticed all the same.
+  parameter.set_data(torch::full({3, 5}, 7));
+  fused.step();
+  EXPECT_NEAR(parameter.max().item<double>(), 7 - 0.1 - 7 * 0.1 * 0.01, 1e-3);
+}
+
+TEST(HostStep, AfterAFailureInTheMiddleNoStepFollows) {
+  const Apart scope(true);
+  std::vector<at::Tensor> parameters = parameters_of(at::kFloat, /*with_long=*/true);
+  torch::optim::AdamW adamw(parameters, 0.1);
+  FusedStep fused(adamw, {.on_host = true});
+  for (at::Tensor& parameter : parameters) parameter.mutable_grad() = torch::ones_like(parameter);
+  ::setenv("ACCELERANT_FAILPOINT", "optim.send:throw@2", 1);
+  accelerant::reload_failpoints();
+  EXPECT_TRUE(contains(whole_error_of([&] { fused.step(); }), "optim.send"));
+  ::unsetenv("ACCELERANT_FAILPOINT");
+  accelerant::reload_failpoints();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(contains(whole_error_of([&] { fused.step(); }), "has failed in the middle"));
+  }
+  fused.reload();  // as after loading a checkpoint
+  fused.step();
+}
+
+TEST(HostStep, RefusesParametersThatShareMemory) {
+  const Apart scope(true);
+  const at::Tensor whole = torch::ones({4, 6}).requires_grad_();
+  const at::Tensor alias = whole.detach().narrow(0, 1, 2).requires_grad_();
+  torch::optim::SGD sgd({whole, alias}, 0.1);
+  FusedStep fused(sgd, {.on_host = true});
+  whole.mutable_grad() = torch::ones({4, 6});
+  alias.mutable_grad() = torch::ones({2, 6});
+  EXPECT_TRUE(contains(whole_error_of([&] { fused.step(); }), "share memory"));
+  // Side by side in one storage, as the weights of recurrent layers.
+  const at::Tensor both = torch::ones({4, 6});
+  const at::Tensor first = both.narrow(0, 0, 2).detach().requires_grad_();
+  const at::Tensor second = both.narrow(0, 2, 2).detach().requires_grad_();
+  torch::optim::SGD other({first, second}, 0.1);
+  FusedStep allowed(other, {.on_host = true});
+  first.mutable_grad() = torch::ones({2, 6});
+  second.mutable_grad() = torch::ones({2, 6});
+  allowed.step();
+  EXPECT_TRUE(both.allclose(torch::full({4, 6}, 0.9)));
+}
 
 TEST(HostStep, RefusesWhatItCannotStep) {
   const at::Tensor parameter = torch::ones({3, 2}).requires_grad_();
