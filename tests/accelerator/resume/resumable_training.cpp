@@ -286,7 +286,7 @@ class Training {
   void finish(const char* name, M& model) {
     std::string bytes;
     for (const auto& item : model.state_dict()) {
-      const at::Tensor flat = item.value().contiguous();
+      const at::Tensor flat = item.value().clone(at::MemoryFormat::Contiguous);  // may be paged
       bytes.append(static_cast<const char*>(flat.const_data_ptr()), flat.nbytes());
     }
     std::fprintf(log_, "%s = %lx\n", name, accelerant::stable_hash(bytes));
