@@ -10,8 +10,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 #include "accelerant/core/error.h"
+#include "compat/device.h"
 
 #if defined(ACCELERANT_WITH_CUDA)
 #include <cuda_runtime_api.h>
@@ -22,17 +26,43 @@ namespace accelerant::compat {
 #if defined(ACCELERANT_WITH_CUDA)
 namespace detail {
 
-// Any thread may free the memory, whatever its current device is.
-inline void free_pinned(void* memory, c10::Device device) {
-  // A copy may still be running. Errors mean that the device is gone, and the copies with it.
+// Memory that could not be freed yet.
+struct PinnedLeftovers {
+  std::mutex mutex = {};
+  std::vector<std::pair<void*, c10::Device>> memory = {};
+
+  static PinnedLeftovers& instance() {
+    static auto* const leftovers = new PinnedLeftovers();  // static tensors may end after it
+    return *leftovers;
+  }
+};
+
+// Waits for the device, since a copy may still be running. False if that is forbidden at present,
+// because a CUDA graph is being captured.
+inline bool wait_for_copies_on(c10::Device device) {
+  if (current_capture(device) != 0) return false;
   int before = device.index();
   (void)cudaGetDevice(&before);
   (void)cudaSetDevice(device.index());
-  (void)cudaDeviceSynchronize();
+  const cudaError_t result = cudaDeviceSynchronize();
   (void)cudaSetDevice(before);
-  (void)cudaHostUnregister(memory);
   (void)cudaGetLastError();
-  std::free(memory);
+  // Other errors mean that the device is gone, and the copies with it.
+  return result != cudaErrorStreamCaptureUnsupported && result != cudaErrorStreamCaptureInvalidated;
+}
+
+// Any thread may free the memory, whatever its current device is.
+inline void free_pinned(void* memory, c10::Device device) {
+  PinnedLeftovers& leftovers = PinnedLeftovers::instance();
+  const std::lock_guard lock(leftovers.mutex);
+  leftovers.memory.emplace_back(memory, device);
+  std::erase_if(leftovers.memory, [](const auto& leftover) {
+    if (!wait_for_copies_on(leftover.second)) return false;
+    (void)cudaHostUnregister(leftover.first);
+    (void)cudaGetLastError();
+    std::free(leftover.first);
+    return true;
+  });
 }
 
 inline at::Tensor empty_pinned_exactly(c10::Device device, at::IntArrayRef sizes,

@@ -69,19 +69,24 @@ AlignedModule::AlignedModule(torch::nn::Module& module, std::optional<c10::Devic
   if (device) move_all(tensors, *device);
 }
 
+// All of them, even if one cannot go home.
 AlignedModule::~AlignedModule() noexcept(false) {
-  try {
-    while (!homes_.empty()) {
-      const c10::Device home = homes_.front().second;
-      std::vector<at::Tensor> tensors;
-      for (const auto& [tensor, device] : homes_) {
-        if (device == home) tensors.push_back(tensor);
-      }
-      std::erase_if(homes_, [&](const auto& entry) { return entry.second == home; });
-      move_all(tensors, home);
+  std::exception_ptr first_failure;
+  while (!homes_.empty()) {
+    const c10::Device home = homes_.front().second;
+    std::vector<at::Tensor> tensors;
+    for (const auto& [tensor, device] : homes_) {
+      if (device == home) tensors.push_back(tensor);
     }
-  } catch (...) {
-    if (std::uncaught_exceptions() == exceptions_) throw;
+    std::erase_if(homes_, [&](const auto& entry) { return entry.second == home; });
+    try {
+      move_all(tensors, home);
+    } catch (...) {
+      if (!first_failure) first_failure = std::current_exception();
+    }
+  }
+  if (first_failure && std::uncaught_exceptions() == exceptions_) {
+    std::rethrow_exception(first_failure);
   }
 }
 

@@ -76,7 +76,7 @@ Engine::Engine(const std::vector<UnitPlan>& plans, const PagerOptions& options)
   start_interception();
   const OrdinaryMode ordinary;
   std::vector<PlannedUnit> units = lay_out(plans);
-  pool_ = BlockPool(options_.device, pool_limit(units, options_));
+  pool_.set_limit(pool_limit(units, options_));
   try {
     for (PlannedUnit& unit : units) attach(unit);
   } catch (...) {
@@ -171,6 +171,13 @@ void Engine::detach(std::optional<c10::Device> device) {
           .got = c10::str(counted(unit->pins, "user"), " of \"", unit->layout.name, "\""),
           .hint = "end every align_module_device(), and let operators return, before that"});
     }
+    if (!can_be_ordered_behind_users(*unit)) {
+      throw Error(ErrorDetails{
+          .problem = "A Pager cannot give up parameters while a CUDA graph is captured",
+          .expected = c10::str("no capture on a stream that has used \"", unit->layout.name, "\""),
+          .got = "one that has not ended",
+          .hint = "end the offload before the capture or after it"});
+    }
     detach(*unit, device, lock);
   }
   units_.clear();
@@ -208,20 +215,35 @@ bool Engine::is_unused(const UnitState& unit) const {
 void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lock) {
   std::vector<AttachedParameter>& parameters = parameters_[unit.index];
   if (is_unused(unit)) return release(unit, lock);
-  // Not as an operator would: that notes a use, and what is fetched ahead comes too late.
-  if (unit.where == UnitState::Where::absent) bring_in(unit, lock);
-  ++unit.pins;
-  std::vector<at::Tensor> values(unit.storages.size());
-  std::vector<at::Tensor> for_aliases(unit.storages.size());
-  std::vector<at::Tensor> gradients(parameters.size());
   const std::vector<std::size_t> owners = owners_of(unit, /*counts_living=*/true);
   std::vector<c10::Device> targets(unit.storages.size(), device.value_or(options_.device));
   for (const AttachedParameter& parameter : parameters) {
     if (device) break;
     targets[parameter.part] = parameter.origin.type() == c10::kMeta ? c10::kCPU : parameter.origin;
   }
+  const auto has_aliases = [&](std::size_t part) {
+    return static_cast<std::size_t>(unit.storages[part].use_count()) > owners[part];
+  };
+  bool is_for_host = unit.where == UnitState::Where::absent;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    is_for_host = is_for_host && targets[i].is_cpu() && !has_aliases(i);
+  }
+  // Not as an operator would: that notes a use, and what is fetched ahead comes too late. What goes
+  // to the host does not pass the device, which may be full.
+  if (unit.where == UnitState::Where::absent && !is_for_host) bring_in(unit, lock);
+  if (is_for_host) unit.where = UnitState::Where::moving;  // nobody else may use the source
+  const auto end_reading = [&] {
+    --unit.pins;
+    if (!is_for_host) return;
+    unit.where = UnitState::Where::absent;
+    Registry::instance().moved.notify_all();
+  };
+  ++unit.pins;
+  std::vector<at::Tensor> values(unit.storages.size());
+  std::vector<at::Tensor> for_aliases(unit.storages.size());
+  std::vector<at::Tensor> gradients(parameters.size());
   try {
-    if (side_.exists()) wait_on_stream(unit, {}, lock);
+    if (side_.exists() && !is_for_host) wait_on_stream(unit, {}, lock);
     const Unlocked unlocked(lock);
     const OrdinaryMode ordinary;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -234,7 +256,8 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
     const auto as_bytes = at::TensorOptions().dtype(at::kByte);
     at::Tensor block = unit.block;
     // A file is read: its mapping ends the process if it was truncated.
-    if (unit.lent && !unit.lent->is_writable) {
+    if (is_for_host || (unit.lent && !unit.lent->is_writable)) {
+      side_.synchronize();  // changes may still be on their way to the source
       block = at::empty({static_cast<int64_t>(unit.layout.bytes)}, as_bytes);
       unit.source->fetch(unit.layout, block);
     }
@@ -245,8 +268,7 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
                                      ? block.narrow(0, static_cast<int64_t>(part.offset), bytes)
                                      : at::from_blob(unit.lent->parts[i], {bytes}, as_bytes);
       values[i] = at::empty({bytes}, as_bytes.device(targets[i])).copy_(present);
-      const auto users = static_cast<std::size_t>(unit.storages[i].use_count());
-      if (targets[i] == options_.device || users <= owners[i]) continue;
+      if (targets[i] == options_.device || !has_aliases(i)) continue;
       try {
         for_aliases[i] = at::empty({bytes}, as_bytes.device(options_.device)).copy_(present);
       } catch (const c10::OutOfMemoryError&) {  // NOLINT(bugprone-empty-catch)
@@ -254,10 +276,10 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
       }
     }
   } catch (...) {
-    --unit.pins;
+    end_reading();
     throw;
   }
-  --unit.pins;
+  end_reading();
   const std::vector<c10::Storage> storages = unit.storages;
   release(unit, lock);
 
@@ -304,11 +326,16 @@ void Engine::release(UnitState& unit, Lock& lock) {
     unit.texts[i] = end_text(unit.layout.parts[i].names.front(), options_.device);
   }
   take_away(unit);
-  if (unit.block.defined() && is_orphan) {
-    for (const c10::Stream& stream : unit.users) unit.block.record_stream(stream);
-  } else if (unit.block.defined()) {
-    order_behind_users(unit);
-    give_back(std::exchange(unit.block, at::Tensor()));
+  if (unit.block.defined()) {
+    // What is captured cannot be waited for: the allocator keeps the block until it can be.
+    const bool can_be_ordered = can_be_ordered_behind_users(unit);
+    if (is_orphan || !can_be_ordered) {
+      for (const c10::Stream& stream : unit.users) unit.block.record_stream(stream);
+      if (!is_orphan) unit.block.reset();
+    } else {
+      order_behind_users(unit);
+      give_back(std::exchange(unit.block, at::Tensor()));
+    }
   }
 
   // The parameters have memory of their own by now, or soon: not twice for more than a unit.
@@ -318,7 +345,6 @@ void Engine::release(UnitState& unit, Lock& lock) {
     unit.retired.clear();
     unit.source.reset();
   }
-  const std::lock_guard pool_lock(pool_mutex_);
   pool_.trim();
 }
 

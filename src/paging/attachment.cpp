@@ -16,10 +16,6 @@
 namespace accelerant::paging {
 namespace {
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + block_alignment - 1) / block_alignment * block_alignment;
-}
-
 [[noreturn]] void refuse_parameter(const std::string& name, const std::string& expected,
                                    const std::string& got, const std::string& hint) {
   throw Error(ErrorDetails{.problem = c10::str("The parameter \"", name, "\" cannot be paged"),
@@ -58,8 +54,9 @@ void check_owners(const PlannedUnit& unit) {
     refuse_parameter(
         unit.layout.parts[part].names.front(), "memory that only parameters of the unit use",
         c10::str(owners - parameters[part], " other tensors with the same memory"),
-        "they are views of it, results of detach() or data(), buffers, or saved for a backward "
-        "that has not run: drop them first, and attach before anything else takes hold of it");
+        "they are views of it, results of detach() or data(), buffers, saved for a backward that "
+        "has not run, or held by an optimizer that has stepped: drop them first, and attach before "
+        "anything else takes hold of it");
   }
 }
 
@@ -104,7 +101,7 @@ std::vector<PlannedUnit> lay_out(const std::vector<UnitPlan>& plans) {
              .is_whole = parameter.is_contiguous() && parameter.nbytes() == bytes,
              .offset = unit.layout.bytes,
              .bytes = bytes});
-        unit.layout.bytes += aligned(bytes);
+        unit.layout.bytes += aligned_for_block(bytes);
         unit.storages.push_back(storage);
       }
       owner.layout.parts[place->second.part].names.push_back(named.name);

@@ -233,7 +233,6 @@ void Engine::evict_all() {
     if (!can_be_ordered_behind_users(*unit)) continue;
     evict(*unit, lock);
   }
-  const std::lock_guard pool_lock(pool_mutex_);
   pool_.trim();
 }
 

@@ -79,7 +79,6 @@ class Engine {
   void take_away(UnitState& unit) const;
   void order_behind_users(UnitState& unit);
   bool can_be_ordered_behind_users(const UnitState& unit) const;
-  at::Tensor take_block(std::size_t bytes);
   void give_back(at::Tensor block) noexcept;
 
   // --- attaching.cpp ---
@@ -92,7 +91,6 @@ class Engine {
 
   PagerOptions options_;
   SideStream side_;
-  std::mutex pool_mutex_;  // blocks are allocated without the registry's mutex
   BlockPool pool_;
   std::vector<UnitLayout> layouts_;
   std::vector<std::shared_ptr<UnitState>> units_;

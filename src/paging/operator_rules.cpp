@@ -78,15 +78,29 @@ OperatorRule make_rule(const c10::OperatorHandle& op) {
   return rule;
 }
 
+// The schema lives as long as the operator. Its address is a cheaper key than the name.
+using Rules = ska::flat_hash_map<const c10::FunctionSchema*, OperatorRule>;
+
+// Static objects may use paged parameters in their destructors, after this one has gone.
+thread_local bool has_own_rules = true;
+struct OwnRules {
+  ~OwnRules() { has_own_rules = false; }
+  Rules rules = {};
+};
+
+const OperatorRule& rule_in(Rules& rules, const c10::OperatorHandle& op) {
+  const auto found = rules.find(&op.schema());
+  if (found != rules.end()) return found->second;
+  return rules.emplace(&op.schema(), make_rule(op)).first->second;
+}
+
 }  // namespace
 
 const OperatorRule& rule_of(const c10::OperatorHandle& op) {
-  // The schema lives as long as the operator. Its address is a cheaper key than the name.
-  thread_local ska::flat_hash_map<const c10::FunctionSchema*, OperatorRule> rules;
-  const c10::FunctionSchema* const key = &op.schema();
-  const auto found = rules.find(key);
-  if (found != rules.end()) return found->second;
-  return rules.emplace(key, make_rule(op)).first->second;
+  thread_local OwnRules own;
+  if (has_own_rules) return rule_in(own.rules, op);
+  thread_local auto* const late = new Rules();  // of a thread that is about to end
+  return rule_in(*late, op);
 }
 
 }  // namespace accelerant::paging

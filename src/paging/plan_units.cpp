@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <unordered_set>
 #include <utility>
 
 #include "accelerant/core/error.h"
@@ -27,16 +28,6 @@ bool contains_list(const Module& module) {
 
 std::string joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : path + "." + name;
-}
-
-std::size_t bytes_of_unit(const UnitPlan& plan) {
-  std::size_t bytes = 0;
-  std::set<const c10::StorageImpl*> storages;
-  for (const NamedParameter& named : plan.parameters) {
-    const c10::Storage& storage = named.parameter.unsafeGetTensorImpl()->unsafe_storage();
-    if (storages.insert(storage.unsafeGetStorageImpl()).second) bytes += storage.nbytes();
-  }
-  return bytes;
 }
 
 class Planner {
@@ -131,7 +122,7 @@ class Planner {
       } else {
         joined_units.push_back(std::move(unit));
       }
-      is_open = bytes_of_unit(joined_units.back()) < options_.smallest_unit;
+      is_open = bytes_of_blocks({&joined_units.back(), 1}).front() < options_.smallest_unit;
     }
     if (is_open && joined_units.size() > 1) {
       UnitPlan small = std::move(joined_units.back());
@@ -152,6 +143,20 @@ class Planner {
 std::vector<UnitPlan> plan_units(const Module& module, const UnitOptions& options) {
   Planner planner(options);
   return options.prefixes.empty() ? planner.by_structure(module) : planner.by_prefix(module);
+}
+
+std::vector<uint64_t> bytes_of_blocks(std::span<const UnitPlan> units) {
+  std::vector<uint64_t> bytes;
+  std::unordered_set<const c10::StorageImpl*> storages;
+  for (const UnitPlan& unit : units) {
+    uint64_t& own = bytes.emplace_back(0);
+    for (const NamedParameter& named : unit.parameters) {
+      const c10::Storage& storage = named.parameter.unsafeGetTensorImpl()->unsafe_storage();
+      if (!storages.insert(storage.unsafeGetStorageImpl()).second) continue;
+      own += aligned_for_block(storage.nbytes());
+    }
+  }
+  return bytes;
 }
 
 }  // namespace accelerant::paging

@@ -12,9 +12,9 @@
 //
 // On an accelerator the constructor waits until the contents have arrived, and the memory is not
 // reused before the work that was queued by the end of the object on the stream that was current at
-// its beginning is done. Work on other streams must be waited for by the owner of the object. CUDA graphs use the
-// addresses that they have captured: hold a Residency, made before the capture, as long as the
-// graph. Operators that are captured without one throw Error.
+// its beginning is done. Work on other streams must be waited for by the owner of the object. CUDA
+// graphs use the addresses that they have captured: hold a Residency, made before the capture, as
+// long as the graph. Operators that are captured without one throw Error.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -43,6 +43,11 @@ struct UnitPart {
 // Suits every kernel: CUDA's allocator aligns its memory the same way.
 inline constexpr std::size_t block_alignment = 512;
 
+// What a storage of so many bytes takes in a block.
+inline constexpr std::size_t aligned_for_block(std::size_t bytes) {
+  return (bytes + block_alignment - 1) / block_alignment * block_alignment;
+}
+
 // How the parameters of a unit lie in its block.
 struct UnitLayout {
   std::string name = {};  // for messages
@@ -75,8 +80,9 @@ class Source {
   // needs, so that it is found out before the first use.
   virtual void check(const UnitLayout& layout) const;
 
-  // The unit's bytes, if they lie in memory that operators of this device can use, so that nothing
-  // need be copied. A unit in lent memory is always resident and does not count towards the budget.
+  // The unit's bytes, if they lie in memory that operators can use, so that nothing need be copied.
+  // A unit in lent memory is always resident and does not count towards the budget. Only called for
+  // units on the CPU, and, unlike the other functions, under a lock: it must not wait.
   virtual std::optional<LentMemory> lend(const UnitLayout& layout, c10::Device device);
 
   // Fills a block: bytes on the unit's device, `layout.bytes` of them, uninitialised. On an

@@ -50,17 +50,11 @@ class MoveScope {
 
 }  // namespace
 
-at::Tensor Engine::take_block(std::size_t bytes) {
-  const std::lock_guard lock(pool_mutex_);
-  return pool_.take(bytes);
-}
-
 // If the pool cannot take the block, it is freed.
 void Engine::give_back(at::Tensor block) noexcept {
   try {
     failpoint("paging.give_back");
     const SideStream::Scope scope(side_);
-    const std::lock_guard lock(pool_mutex_);
     pool_.give_back(std::move(block));
   } catch (...) {  // NOLINT(bugprone-empty-catch)
   }
@@ -81,7 +75,7 @@ void Engine::take_away(UnitState& unit) const {
 }
 
 void Engine::borrow(UnitState& unit) {
-  if (!options_.zero_copy) return;
+  if (!options_.zero_copy || !options_.device.is_cpu()) return;
   unit.lent = unit.source->lend(unit.layout, options_.device);
   if (!unit.lent) return;
   install(unit);
@@ -103,7 +97,7 @@ void Engine::bring_in(UnitState& unit, Lock& lock) {
       const Unlocked unlocked(lock);
       const OrdinaryMode ordinary;
       const SideStream::Scope scope(side_);
-      unit.block = take_block(bytes);
+      unit.block = pool_.take(bytes);
       failpoint("paging.fetch");
       unit.source->fetch(unit.layout, unit.block);
       side_.mark(unit.arrival);

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,9 +57,13 @@ struct UnitOptions {
   int64_t small_parameter = 100'000;
 };
 
-// Divides the parameters of a module into units. Buffers
-// are never paged: some operators write to them without saying so. Neither are parameters without
-// elements, or that are not dense. Throws Error if a prefix names no parameter.
+// Divides the parameters of a module into units. Buffers are left out: some operators write to them
+// without saying so. So are parameters without elements, or that are not dense. Throws Error if a
+// prefix names no parameter.
 std::vector<UnitPlan> plan_units(const torch::nn::Module& module, const UnitOptions& options = {});
+
+// How many bytes the block of each unit will have. Memory that parameters share counts once, in the
+// first unit that names one of them.
+std::vector<uint64_t> bytes_of_blocks(std::span<const UnitPlan> units);
 
 }  // namespace accelerant::paging

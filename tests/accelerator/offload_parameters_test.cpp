@@ -1,5 +1,6 @@
 // AcceleratorOptions::offload.parameters: parameters that come and go in prepared models.
 #include <accelerant/paging/offload.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <gtest/gtest.h>
 
 #include "accelerator/core.h"
@@ -193,10 +194,54 @@ TEST(OffloadParametersThatFit, OneByteLessIsTooLittle) {
     torch::optim::AdamW adamw(net->parameters(), 1e-3);
     accelerator.prepare(net, adamw);
   };
-  const uint64_t enough = 400 * 400 * sizeof(float) + accelerant::paging::block_alignment;
+  const uint64_t enough = accelerant::paging::aligned_for_block(400 * 400 * sizeof(float));
   prepare_within(enough);
   EXPECT_TRUE(contains(whole_error_of([&] { prepare_within(enough - 1); }),
                        "models that fit into offload.budget"));
+}
+
+TEST(OffloadParametersThatFit, TiedWeightsCountOnce) {
+  const torch::nn::Linear layer(400, 400);
+  torch::nn::Module net;
+  net.register_module("first", layer.ptr());
+  net.register_module("again", layer.ptr());
+  const uint64_t enough = accelerant::paging::aligned_for_block(400 * 400 * sizeof(float));
+  EXPECT_FALSE(accelerant::detail::PagedModel::is_needed(net, enough));
+  EXPECT_TRUE(accelerant::detail::PagedModel::is_needed(net, enough - 1));
+}
+
+// What was trained goes back to the host, which has room for it, and never as a whole to the device.
+TEST(OffloadParametersOnCuda, EndWithoutTheDevicesMemory) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no CUDA device";
+  const at::Device device(at::kCUDA, 0);
+  torch::nn::Sequential net;
+  constexpr int64_t kWidth = 1024;
+  for (int i = 0; i < 16; ++i) net->push_back(torch::nn::Linear(kWidth, kWidth));
+  torch::optim::AdamW adamw(net->parameters(), 1e-3);
+  auto& allocator = dynamic_cast<c10::DeviceAllocator&>(*c10::GetAllocator(at::kCUDA));
+  const auto peak = [&] { return allocator.getDeviceStats(0).allocated_bytes[0].peak; };
+  std::optional<accelerant::Optimizer> optimizer;
+  int64_t while_training = 0;
+  {
+    accelerant::AcceleratorOptions options{.device = device};
+    options.offload = {.parameters = true, .optimizer = true};
+    Accelerator accelerator(options);
+    auto model = accelerator.prepare(net);
+    optimizer = accelerator.prepare(adamw);
+    for (int i = 0; i < 3; ++i) {
+      accelerator.backward(model(torch::ones({2, kWidth}, device)).sum());
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    while_training = peak();
+    allocator.resetPeakStats(0);
+  }
+  EXPECT_LE(peak(), while_training);
+  for (const at::Tensor& parameter : net->parameters()) {
+    EXPECT_TRUE(parameter.is_cpu());
+    EXPECT_FALSE(is_paged(parameter));
+    EXPECT_TRUE(parameter.isfinite().all().item<bool>());
+  }
 }
 
 // Files are mapped for reading only.

@@ -50,7 +50,7 @@ INTERNAL = [
     ("src/paging/engine.cpp", "cannot be changed"),
     ("src/paging/host_memory.cpp", "does not fit"),
     ("src/paging/mapped_file.cpp", "The files have no tensor for a parameter"),
-    ("src/paging/offload/device_memory.cpp", "does not fit"),
+    ("src/paging/offload/peer_memory.cpp", "does not fit"),
     ("src/paging/plan_units.cpp", "UnitOptions::prefixes"),
     ("src/paging/source.cpp", "cannot be stored in"),
     ("src/store/weight_file.cpp", "the part is outside the tensor"),

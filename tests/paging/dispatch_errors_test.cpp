@@ -130,6 +130,19 @@ TEST(DispatchErrors, CheckpointsMustHoldTheModel) {
                        "not in the files"));
 }
 
+// In a file each would have values of its own.
+TEST(DispatchErrors, FilesDoNotUntieViews) {
+  const TempFolder folder;
+  torch::nn::Module net;
+  const at::Tensor weight = torch::randn({400, 300});
+  net.register_parameter("weight", weight);
+  const at::Tensor turned = net.register_parameter("turned", weight.detach().t());
+  const std::string message = whole_error_of([&] { disk_offload(net, folder.path("offload")); });
+  EXPECT_TRUE(contains(message, "one is a view of the other"));
+  EXPECT_FALSE(has_offloaded_params(net));
+  EXPECT_TRUE(turned.is_alias_of(net.named_parameters()["weight"]));
+}
+
 TEST(DispatchErrors, NamesOfStrategiesAreChecked) {
   EXPECT_TRUE(contains(whole_error_of([] { DeviceMapChoice choice("best"); }), "balanced_low_0"));
 }

@@ -73,6 +73,25 @@ TEST_F(PagerOnCuda, TakesNoMoreThanTheBudgetBesideWhatTheModelComputes) {
   EXPECT_GT(allocated().peak - before, budget / 2);
 }
 
+TEST_F(PagerOnCuda, EndsOnTheHostWithoutTheDevice) {
+  torch::nn::Linear layer(1024, 1024);
+  const at::Tensor expected = layer->weight.detach().clone();
+  Pager pager(plan_units(*layer), {.device = device, .budget = 0});
+  {
+    const at::NoGradGuard no_grad;
+    layer->weight.add_(1);  // stored while it is waited for
+  }
+  const auto allocated = [&] {
+    return allocator().getDeviceStats(device.index()).allocated_bytes[0];
+  };
+  allocator().resetPeakStats(device.index());
+  const int64_t before = allocated().current;
+  pager.detach();
+  EXPECT_EQ(allocated().peak, before);
+  EXPECT_TRUE(layer->weight.is_cpu());
+  EXPECT_TRUE(layer->weight.equal(expected + 1));
+}
+
 class PagedGraph : public PagerOnCuda {
  protected:
   void SetUp() override {

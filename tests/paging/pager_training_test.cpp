@@ -1,7 +1,12 @@
 // Models that train the same, bit for bit, with and without paged parameters.
+#include <ATen/Context.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/script.h>
 
+#include <array>
 #include <atomic>
+#include <optional>
 #include <thread>
 
 #include "accelerant/amp/autocast.h"
@@ -129,15 +134,64 @@ Subject views(const at::TensorOptions& options) {
           }};
 }
 
-MakeSubject under_autocast(const MakeSubject& make, bool has_cache) {
+MakeSubject under_autocast(const MakeSubject& make, bool has_cache,
+                           at::ScalarType dtype = at::kBFloat16) {
   return [=](const at::TensorOptions& options) {
     Subject subject = make(options);
     return Subject{
         subject.module, [=](int step) {
-          const AutocastGuard autocast({options.device().type(), at::kBFloat16, true, has_cache});
+          const AutocastGuard autocast({options.device().type(), dtype, true, has_cache});
           return subject.loss(step).to(at::kFloat);
         }};
   };
+}
+
+// Lets scaled_dot_product_attention() use one implementation only.
+class OnlyAttention {
+ public:
+  enum Kind { flash, efficient, cudnn, math };
+  static constexpr std::array kinds = {flash, efficient, cudnn, math};
+
+  explicit OnlyAttention(Kind kind) {
+    set([kind](Kind other) { return kind == other; });
+  }
+  ~OnlyAttention() {
+    set([](Kind) { return true; });
+  }
+  OnlyAttention(const OnlyAttention&) = delete;
+  OnlyAttention& operator=(const OnlyAttention&) = delete;
+
+ private:
+  template <class IsAllowed>
+  static void set(const IsAllowed& is_allowed) {
+    at::Context& context = at::globalContext();
+    context.setSDPUseFlash(is_allowed(flash));
+    context.setSDPUseMemEfficient(is_allowed(efficient));
+    context.setSDPUseCuDNN(is_allowed(cudnn));
+    context.setSDPUseMath(is_allowed(math));
+  }
+};
+
+// Without dropout, which one of them does not have.
+Subject plain_attention(const at::TensorOptions& options) {
+  auto module = std::make_shared<Parts>();
+  auto joint = module->add("joint", nn::Linear(16, 48));
+  auto queries = module->add("queries", torch::randn({1, 2, 6, 8}));
+  module->to(options.device());
+  return {module, [=](int) mutable {
+            const auto parts = joint(torch::randn({2, 6, 16}, options)).chunk(3, -1);
+            const auto heads = [](const at::Tensor& t) {
+              return t.unflatten(-1, {2, 8}).transpose(1, 2);
+            };
+            const auto y = at::scaled_dot_product_attention(
+                queries.to(parts[0].scalar_type()).expand({2, -1, -1, -1}) + heads(parts[0]),
+                heads(parts[1]), heads(parts[2]), {}, 0.0, true);
+            return y.square().mean();
+          }};
+}
+
+c10::Stream new_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
 }
 
 // --- Tests ----------------------------------------------------------------------------------------
@@ -156,7 +210,55 @@ TEST_P(PagerTraining, UnderAutocast) {
     for (const auto& make : {mlp, tied, convolutions, attention}) {
       expect_same_training(under_autocast(make, has_cache));
     }
+    // libtorch's own recurrent layers cannot be trained so on a CPU.
+    if (on_cuda()) expect_same_training(under_autocast(recurrent, has_cache));
   }
+}
+
+TEST_P(PagerTraining, Float16WithAScaledLoss) {
+  if (!on_cuda()) GTEST_SKIP() << "float16 is for GPUs";
+  for (const auto& make : {mlp, tied, convolutions, attention, recurrent}) {
+    expect_same_training([&](const at::TensorOptions& options) {
+      Subject subject = under_autocast(make, true, at::kHalf)(options);
+      return Subject{subject.module, [=](int step) { return subject.loss(step) * 1024; }};
+    });
+  }
+}
+
+TEST_P(PagerTraining, EveryImplementationOfAttention) {
+  if (!on_cuda()) GTEST_SKIP() << "a CPU has one";
+  int tried = 0;
+  for (const OnlyAttention::Kind kind : OnlyAttention::kinds) {
+    SCOPED_TRACE(kind);
+    const OnlyAttention only(kind);
+    const MakeSubject make = under_autocast(plain_attention, true);
+    try {
+      train(make, options(), std::nullopt, 1);
+    } catch (const c10::Error& error) {
+      std::cout << "not available here: " << error.what_without_backtrace() << '\n';
+      continue;
+    }
+    ++tried;
+    expect_same_training(make);
+  }
+  EXPECT_GE(tried, 2);
+}
+
+TEST_P(PagerTraining, BackwardUnderAnotherStream) {
+  if (!on_cuda()) GTEST_SKIP() << "needs streams";
+  const c10::Stream stream = new_stream(device());
+  expect_same_training([&](const at::TensorOptions& options) {
+    Subject subject = mlp(options);
+    return Subject{subject.module, [=](int step) {
+                     const auto loss = subject.loss(step);
+                     {
+                       const c10::StreamGuard guard(stream);
+                       loss.backward({}, /*retain_graph=*/true);
+                     }
+                     torch::cuda::synchronize();
+                     return loss;
+                   }};
+  });
 }
 
 TEST_P(PagerTraining, RecomputedActivations) {
@@ -300,10 +402,13 @@ TEST_P(PagerTraining, TwoThreadsAtOnce) {
     return torch::autograd::grad({model->forward(x).square().sum()}, parameters);
   };
   const auto expected = gradients();
+  if (on_cuda()) torch::cuda::synchronize();
   for (const int budget : {0, 2}) {
     const auto pager = page(*model, device(), {.budget_in_units = budget});
     std::atomic<int> differences = 0;
     const auto work = [&] {
+      std::optional<c10::StreamGuard> own_stream;
+      if (on_cuda()) own_stream.emplace(new_stream(device()));
       for (int i = 0; i < 50; ++i) {
         const auto found = gradients();
         for (std::size_t k = 0; k < found.size(); ++k) {

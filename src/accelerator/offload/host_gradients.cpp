@@ -121,16 +121,29 @@ void HostGradients::begin_leaving() {
   });
   if (!any) return;
   attach();
+  const std::scoped_lock lock(mutex_);
   is_leaving_ = true;
 }
 
 void HostGradients::end_leaving() {
+  const std::scoped_lock lock(mutex_);
   is_leaving_ = false;
   updates_ = nullptr;
   wait_for_copies();
 }
 
+bool HostGradients::is_leaving() {
+  const std::scoped_lock lock(mutex_);
+  return is_leaving_;
+}
+
+void HostGradients::hand_to(UpdateThread* updates) {
+  const std::scoped_lock lock(mutex_);
+  updates_ = updates;
+}
+
 void HostGradients::note_final(const at::Tensor& parameter) {
+  const std::scoped_lock lock(mutex_);
   if (!is_leaving_) return;
   const auto found = entries_.find(parameter.unsafeGetTensorImpl());
   if (found == entries_.end() || !may_leave(parameter.grad())) return;
@@ -177,7 +190,6 @@ void HostGradients::leave(Entry& entry) {
 }
 
 HostGradients::Lane& HostGradients::lane_of(c10::Device device) {
-  const std::scoped_lock lock(mutex_);
   auto found =
       std::ranges::find_if(lanes_, [&](const auto& lane) { return lane->device == device; });
   if (found == lanes_.end()) {
@@ -194,6 +206,7 @@ void HostGradients::wait_for_copies() {
 }
 
 bool HostGradients::fetch_all() {
+  const std::scoped_lock lock(mutex_);
   bool any = false;
   for_each_parameter(optimizer_, [&](const at::Tensor& parameter) {
     const at::Tensor& gradient = parameter.grad();

@@ -38,10 +38,10 @@ class HostGradients {
   // arrived.
   void begin_leaving();
   void end_leaving();
-  bool is_leaving() const { return is_leaving_; }
+  bool is_leaving();
 
   // Those that leave from now on are handed on, each when it has arrived.
-  void hand_to(UpdateThread* updates) { updates_ = updates; }
+  void hand_to(UpdateThread* updates);
 
   // Moves the gradients that are still on the device, and waits for them. Sparse ones stay. Returns
   // whether there were any.
@@ -77,12 +77,14 @@ class HostGradients {
   void leave(Entry& entry);
   static void make_room(Entry& entry, const at::Tensor& gradient);
   Lane& lane_of(c10::Device device);
-  void wait_for_copies();
+  void wait_for_copies();  // holds the mutex
 
   torch::optim::Optimizer& optimizer_;
   std::size_t attached_to_ = 0;  // fingerprint of the parameters that have hooks
   std::unordered_map<const c10::TensorImpl*, Entry> entries_;
-  std::mutex mutex_;  // of the lanes: autograd has one thread per device
+  // Of what follows, and of the gradients that leave: autograd has one thread per device, which may
+  // go on after another one has failed.
+  std::mutex mutex_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   bool is_leaving_ = false;
   UpdateThread* updates_ = nullptr;

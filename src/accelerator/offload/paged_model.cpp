@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_set>
 #include <utility>
 
@@ -12,14 +13,6 @@
 namespace accelerant::detail {
 namespace {
 
-uint64_t bytes_in_unit(const paging::UnitPlan& unit) {
-  uint64_t bytes = 0;
-  for (const auto& named : unit.parameters) {
-    bytes += named.parameter.nbytes() + paging::block_alignment;
-  }
-  return bytes;
-}
-
 std::vector<paging::UnitPlan> units_of(const torch::nn::Module& module) {
   return paging::plan_units(
       module,
@@ -27,9 +20,8 @@ std::vector<paging::UnitPlan> units_of(const torch::nn::Module& module) {
 }
 
 uint64_t least_room(const std::vector<paging::UnitPlan>& units) {
-  uint64_t largest = 0;
-  for (const auto& unit : units) largest = std::max(largest, bytes_in_unit(unit));
-  return 3 * largest;
+  const std::vector<uint64_t> bytes = paging::bytes_of_blocks(units);
+  return bytes.empty() ? 0 : 3 * std::ranges::max(bytes);
 }
 
 }  // namespace
@@ -76,9 +68,8 @@ PagedModel::PagedModel(const torch::nn::Module& module, c10::Device device,
 
 bool PagedModel::is_needed(const torch::nn::Module& module, std::optional<uint64_t> budget) {
   if (!budget || pages_on_every_device()) return true;
-  uint64_t bytes = 0;
-  for (const auto& unit : units_of(module)) bytes += bytes_in_unit(unit);
-  return bytes > *budget;
+  const std::vector<uint64_t> bytes = paging::bytes_of_blocks(units_of(module));
+  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}) > *budget;
 }
 
 void PagedModel::begin_forward(bool trains, bool completes_window, int64_t backwards) {

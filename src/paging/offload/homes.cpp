@@ -18,8 +18,8 @@
 #include "paging/device_map/module_tree.h"
 #include "paging/device_map/presence.h"
 #include "paging/key_alias.h"
-#include "paging/offload/device_memory.h"
 #include "paging/offload/files.h"
+#include "paging/offload/peer_memory.h"
 #include "paging/residency.h"
 
 namespace accelerant::paging {
@@ -118,22 +118,11 @@ std::vector<HomedUnit> by_home(std::vector<UnitPlan> units, const HomeOf& home_o
   return result;
 }
 
-uint64_t bytes_in_block(const UnitPlan& unit) {
-  std::unordered_set<const c10::StorageImpl*> storages;
-  uint64_t bytes = 0;
-  for (const NamedParameter& named : unit.parameters) {
-    const c10::StorageImpl* const storage = storage_of(named.parameter);
-    if (!storages.insert(storage).second) continue;
-    bytes += (storage->nbytes() + block_alignment - 1) / block_alignment * block_alignment;
-  }
-  return bytes;
-}
-
 // The unit in use, the one before it, which work that is queued may still use, and those that are
 // on their way.
 uint64_t default_budget(const std::vector<UnitPlan>& units, int64_t prefetch) {
-  uint64_t largest = 0;
-  for (const UnitPlan& unit : units) largest = std::max(largest, bytes_in_block(unit));
+  const std::vector<uint64_t> bytes = bytes_of_blocks(units);
+  const uint64_t largest = bytes.empty() ? 0 : std::ranges::max(bytes);
   const auto ahead = static_cast<uint64_t>(std::max<int64_t>(prefetch, 0));
   return largest * (2 + std::min<uint64_t>(ahead, units.size()));
 }
@@ -150,13 +139,32 @@ void require_values(const std::vector<NamedParameter>& tensors) {
       .hint = "use load_checkpoint_and_dispatch(), or materialize() the model and load it first"});
 }
 
-// A file holds a tensor's elements in their order, and nothing between them.
+bool fills_its_memory(const at::Tensor& parameter) {
+  return parameter.is_contiguous() && parameter.nbytes() == storage_of(parameter)->nbytes();
+}
+
+// A file holds a tensor's elements in their order, and nothing between them. So a parameter gets
+// memory of its own, unless others share what it has and would not any more.
 void own_whole_memory(const std::vector<NamedParameter>& parameters) {
   const at::NoGradGuard no_grad;
+  std::unordered_map<const c10::StorageImpl*, const NamedParameter*> owners;
+  for (const NamedParameter& named : parameters) {
+    const NamedParameter*& owner =
+        owners.try_emplace(storage_of(named.parameter), &named).first->second;
+    const bool is_other = !owner->parameter.is_same(named.parameter);
+    if (!is_other || (fills_its_memory(named.parameter) && fills_its_memory(owner->parameter))) {
+      continue;
+    }
+    throw Error(ErrorDetails{
+        .problem = "The model cannot be offloaded to files",
+        .expected = "parameters that share all of their memory in the same order, or none",
+        .got = c10::str(owner->name, " and ", named.name, ", of which one is a view of the other"),
+        .hint = "tie weights by registering the same tensor under both names, or place them in "
+                "host memory"});
+  }
   for (const NamedParameter& named : parameters) {
     at::Tensor parameter = named.parameter;
-    const std::size_t bytes = storage_of(parameter)->nbytes();
-    if (parameter.is_meta() || (parameter.is_contiguous() && parameter.nbytes() == bytes)) continue;
+    if (parameter.is_meta() || fills_its_memory(parameter)) continue;
     parameter.set_data(parameter.detach().clone(at::MemoryFormat::Contiguous));
   }
 }
@@ -180,7 +188,7 @@ void set_sources(std::vector<HomedUnit>& units, const PlacementRequest& request)
   }
   for (HomedUnit& unit : units) {
     if (unit.home.kind != Home::Kind::device) continue;
-    unit.plan.source = DeviceMemory::holding(unit.plan, unit.home.device);
+    unit.plan.source = PeerMemory::holding(unit.plan, unit.home.device);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "paging/offload/device_memory.h"
+#include "paging/offload/peer_memory.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -12,7 +12,7 @@
 
 namespace accelerant::paging {
 
-std::shared_ptr<Source> DeviceMemory::holding(const UnitPlan& unit, c10::Device device) {
+std::shared_ptr<Source> PeerMemory::holding(const UnitPlan& unit, c10::Device device) {
   const at::NoGradGuard no_grad;
   const std::vector<PlannedUnit> planned = lay_out({unit});
   TORCH_INTERNAL_ASSERT(planned.size() == 1);
@@ -24,10 +24,10 @@ std::shared_ptr<Source> DeviceMemory::holding(const UnitPlan& unit, c10::Device 
     block.narrow(0, static_cast<int64_t>(part.offset), static_cast<int64_t>(part.bytes))
         .copy_(bytes_of(planned.front().storages[i]));
   }
-  return std::make_shared<DeviceMemory>(std::move(block));
+  return std::make_shared<PeerMemory>(std::move(block));
 }
 
-void DeviceMemory::check(const UnitLayout& layout) const {
+void PeerMemory::check(const UnitLayout& layout) const {
   if (block_.nbytes() == layout.bytes) return;
   throw Error(ErrorDetails{.problem = c10::str("The memory of \"", layout.name, "\" on ",
                                                block_.device(), " does not fit"),
@@ -36,11 +36,11 @@ void DeviceMemory::check(const UnitLayout& layout) const {
 }
 
 // Between two GPUs a copy waits for the current streams of both, and both wait for it.
-void DeviceMemory::fetch(const UnitLayout&, const at::Tensor& block) {
+void PeerMemory::fetch(const UnitLayout&, const at::Tensor& block) {
   block.copy_(block_, /*non_blocking=*/true);
 }
 
-void DeviceMemory::store(const UnitLayout&, const at::Tensor& block) {
+void PeerMemory::store(const UnitLayout&, const at::Tensor& block) {
   block_.copy_(block, /*non_blocking=*/true);
 }
 

@@ -2,29 +2,29 @@
 #include <torch/torch.h>
 
 #include "accelerant/core/error.h"
-#include "paging/offload/device_memory.h"
+#include "paging/offload/peer_memory.h"
 #include "paging/paged_training.h"
 #include "support/expect_error.h"
 
 namespace {
 
 namespace nn = torch::nn;
-using accelerant::paging::DeviceMemory;
 using accelerant::paging::Pager;
+using accelerant::paging::PeerMemory;
 using accelerant::paging::UnitPlan;
 
-class UnitsInDeviceMemory : public OnDevice {
+class UnitsInPeerMemory : public OnDevice {
  protected:
   // With memory that is freed after each operator.
   Pager paged(nn::Module& module) const {
     std::vector<UnitPlan> units = unit_per_module(module);
-    for (UnitPlan& unit : units) unit.source = DeviceMemory::holding(unit, device());
+    for (UnitPlan& unit : units) unit.source = PeerMemory::holding(unit, device());
     return Pager(std::move(units), {.device = device(), .budget = 0, .zero_copy = false});
   }
 };
-ON_EVERY_DEVICE(UnitsInDeviceMemory);
+ON_EVERY_DEVICE(UnitsInPeerMemory);
 
-TEST_P(UnitsInDeviceMemory, ComeAndTakeTheirChangesBack) {
+TEST_P(UnitsInPeerMemory, ComeAndTakeTheirChangesBack) {
   nn::Sequential model(nn::Linear(16, 16), nn::Linear(16, 4));
   nn::Sequential plain(nn::Linear(16, 16), nn::Linear(16, 4));
   for (std::size_t i = 0; i < 4; ++i) {
@@ -50,10 +50,10 @@ TEST_P(UnitsInDeviceMemory, ComeAndTakeTheirChangesBack) {
   }
 }
 
-TEST_P(UnitsInDeviceMemory, MustFitTheUnit) {
+TEST_P(UnitsInPeerMemory, MustFitTheUnit) {
   nn::Linear layer(16, 16);
   std::vector<UnitPlan> units = unit_per_module(*layer);
-  units[0].source = std::make_shared<DeviceMemory>(torch::empty({8}, options(at::kByte)));
+  units[0].source = std::make_shared<PeerMemory>(torch::empty({8}, options(at::kByte)));
   EXPECT_TRUE(
       contains(whole_error_of([&] { Pager pager(units, {.device = device()}); }), "does not fit"));
 }

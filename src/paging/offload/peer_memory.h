@@ -8,9 +8,9 @@
 
 namespace accelerant::paging {
 
-class DeviceMemory final : public Source {
+class PeerMemory final : public Source {
  public:
-  explicit DeviceMemory(at::Tensor block) : block_(std::move(block)) {}
+  explicit PeerMemory(at::Tensor block) : block_(std::move(block)) {}
 
   // With the present values of a unit's parameters.
   static std::shared_ptr<Source> holding(const UnitPlan& unit, c10::Device device);
