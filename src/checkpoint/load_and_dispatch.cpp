@@ -64,14 +64,19 @@ void convert_all(const StateDict& state, c10::ScalarType dtype) {
   }
 }
 
-// The tensors of a checkpoint that are loaded, and where to.
+// The tensors of a checkpoint that are loaded, and where to. All that is known or used of the
+// checkpoint is in the files that are opened here: another process may save it again meanwhile.
 class Loading {
  public:
   Loading(const std::string& path, bool checksums)
-      : files_(checksums ? checkpoint::open_checked_model(path, checkpoint::reading_threads(),
-                                                          checkpoint::Compare::while_reading)
-                         : checkpoint::open_model(path)),
-        by_name_(files_) {}
+      : files_(checkpoint::open_to_load(path, checksums)), by_name_(files_) {}
+
+  LoadedModel require_match(const StateDict& state, const std::string& path, bool strict) const {
+    return checkpoint::require_match(state, by_name_, path, strict, checkpoint::kIgnoreOtherNames);
+  }
+
+  // Its tensors for weights that stay in the files.
+  paging::FileTensors mapped() const { return paging::tensors_of_model(files_); }
 
   bool has(const std::string& name) const { return by_name_.find(name).has_value(); }
 
@@ -203,7 +208,7 @@ void load_divided(torch::nn::Module& module, const DeviceMap& map, Loading& load
   paging::PlacementRequest request = paging::request_of(options);
   request.execution_device = paging::main_device_of(map, options.main_device);
   request.home_of = paging::homes_in(map, request.execution_device);
-  const paging::FileTensors known = paging::tensors_of_model(checkpoint);
+  const paging::FileTensors known = loading.mapped();
   request.files_of = [&](const std::vector<NamedParameter>& parameters) {
     return paging::put_on_disk(
         parameters, known, options.offload_folder,
@@ -228,21 +233,16 @@ void load_divided(torch::nn::Module& module, const DeviceMap& map, Loading& load
 LoadedModel load_checkpoint_and_dispatch(torch::nn::Module& module, const std::string& checkpoint,
                                          const LoadAndDispatchOptions& options) {
   paging::require_not_offloaded(module);
-  const LoadModelOptions load_options{
-      .strict = options.strict, .dtype = options.dtype, .checksums = options.checksums};
   if (options.device_map.empty()) {
-    return load_checkpoint_in_model(module, checkpoint, load_options);
+    return load_checkpoint_in_model(
+        module, checkpoint,
+        {.strict = options.strict, .dtype = options.dtype, .checksums = options.checksums});
   }
   const StateDict state = state_of(module);
   const DeviceMap map = map_for(module, options);
-  LoadModelOptions check_options = load_options;
-  check_options.checksums = false;
-  const LoadedModel names =
-      checkpoint::prepare_loading(state, checkpoint, check_options,
-                                  "Pass strict = false to ignore names that only one side has.")
-          .names;
-  require_values_of(names.missing, state, checkpoint);
   Loading loading(checkpoint, options.checksums);
+  const LoadedModel names = loading.require_match(state, checkpoint, options.strict);
+  require_values_of(names.missing, state, checkpoint);
   load_divided(module, map, loading, checkpoint, options);
   return names;
 }

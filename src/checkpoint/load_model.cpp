@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "accelerant/core/error.h"
+#include "accelerant/core/failpoint.h"
 #include "checkpoint/model_loading.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_copy.h"
@@ -108,9 +109,10 @@ void require_fit(const Plan& plan, const std::string& path, bool strict, const s
 // The values of tensors that a map puts on "disk", on their way to a folder.
 class DiskParts {
  public:
-  DiskParts(const StateDict& state, const TensorsByName& files, std::string checkpoint,
-            const LoadModelOptions& options)
-      : checkpoint_(std::move(checkpoint)), folder_(options.offload_folder) {
+  // `opened` must outlive this object.
+  DiskParts(const StateDict& state, const checkpoint::WeightFiles& opened,
+            const TensorsByName& files, std::string checkpoint, const LoadModelOptions& options)
+      : opened_(&opened), checkpoint_(std::move(checkpoint)), folder_(options.offload_folder) {
     for (const auto& names : checkpoint::names_of_each(state)) {
       if (checkpoint::is_on_disk(names, options.device_map)) add(names, state, files, options);
     }
@@ -157,9 +159,10 @@ class DiskParts {
   paging::FileTensors own_files() const {
     std::error_code failure;
     const bool is_same = std::filesystem::equivalent(checkpoint_, folder_, failure);
-    return is_same ? paging::tensors_of_model(checkpoint_) : paging::FileTensors();
+    return is_same ? paging::tensors_of_model(*opened_) : paging::FileTensors();
   }
 
+  const checkpoint::WeightFiles* opened_;
   std::string checkpoint_;
   std::string folder_;
   std::unordered_map<std::string, Place> places_;  // by the model's names
@@ -169,18 +172,32 @@ class DiskParts {
 
 }  // namespace
 
+checkpoint::WeightFiles checkpoint::open_to_load(const std::string& path, bool checksums) {
+  WeightFiles files = checksums
+                          ? open_checked_model(path, reading_threads(), Compare::while_reading)
+                          : open_model(path);
+  failpoint("model.opened");
+  return files;
+}
+
+LoadedModel checkpoint::require_match(const StateDict& state, const TensorsByName& files,
+                                      const std::string& path, bool strict,
+                                      const std::string& hint) {
+  Plan plan = make_plan(state, files);
+  require_fit(plan, path, strict, hint);
+  return std::move(plan.names);
+}
+
 checkpoint::PreparedModel checkpoint::prepare_loading(const StateDict& state,
                                                       const std::string& path,
                                                       const LoadModelOptions& options,
                                                       const std::string& hint) {
-  const auto files = std::make_shared<const WeightFiles>(
-      options.checksums ? open_checked_model(path, reading_threads(), Compare::while_reading)
-                        : open_model(path));
-  Plan plan = make_plan(state, TensorsByName(*files));
-  require_fit(plan, path, options.strict, hint);
+  const auto files = std::make_shared<const WeightFiles>(open_to_load(path, options.checksums));
   const TensorsByName by_name(*files);
+  Plan plan = make_plan(state, by_name);
+  require_fit(plan, path, options.strict, hint);
   require_placements(state, by_name, options);
-  const DiskParts on_disk(state, by_name, path, options);
+  const DiskParts on_disk(state, *files, by_name, path, options);
   std::erase_if(plan.copies, [&](const TensorCopy& copy) { return on_disk.contains(copy.target); });
   return {.names = plan.names,
           .load = [files, state, options, on_disk, copies = std::move(plan.copies)] {
@@ -208,8 +225,8 @@ void checkpoint::fill_model(const std::function<void()>& fill) {
 
 LoadedModel load_checkpoint_in_model(const StateDict& state, const std::string& path,
                                      const LoadModelOptions& options) {
-  const checkpoint::PreparedModel prepared = checkpoint::prepare_loading(
-      state, path, options, "Pass strict = false to ignore names that only one side has.");
+  const checkpoint::PreparedModel prepared =
+      checkpoint::prepare_loading(state, path, options, checkpoint::kIgnoreOtherNames);
   prepared.load();
   return prepared.names;
 }

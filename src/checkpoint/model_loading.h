@@ -5,8 +5,23 @@
 #include <string>
 
 #include "accelerant/checkpoint/models.h"
+#include "store/model_files.h"
 
 namespace accelerant::checkpoint {
+
+// Opens the files of a model. With `checksums` they are compared while they are read, as far as
+// possible: see Compare. Open them once per load: another process may save the model at any time.
+WeightFiles open_to_load(const std::string& path, bool checksums);
+
+// Checks that names, shapes and types of the files fit, and returns the names that only one side
+// has; if `strict`, these are an Error too. `path` and `hint`, which says what to do about such
+// names, are for the Error.
+LoadedModel require_match(const StateDict& state, const TensorsByName& files,
+                          const std::string& path, bool strict, const std::string& hint);
+
+// What to do about names that do not match, for options with a field `strict`.
+inline constexpr const char* kIgnoreOtherNames =
+    "Pass strict = false to ignore names that only one side has.";
 
 struct PreparedModel {
   LoadedModel names = {};

@@ -30,6 +30,17 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
+// What is copied are a tensor's bytes, so its form must be known and the same.
+void require_same_form(const TensorCopy& copy) {
+  const c10::IntArrayRef shape = copy.stored->shape;
+  if (archive_type(copy.stored->dtype) && copy.target.sizes() == shape) return;
+  throw Error(ErrorDetails{
+      .problem = copy.file->path() + ": tensor '" + copy.stored->name + "' cannot be loaded",
+      .expected = c10::str("a type that torch supports, and the shape ", copy.target.sizes()),
+      .got = c10::str(copy.stored->dtype, " ", shape),
+      .hint = "`accelerant inspect` shows what is in the file"});
+}
+
 bool is_as_stored(const TensorCopy& copy) {
   return copy.target.scalar_type() == *archive_type(copy.stored->dtype) &&
          copy.target.is_contiguous() && !copy.target.is_conj() && !copy.target.is_neg();
@@ -114,6 +125,7 @@ void convert(const TensorCopy& copy) {
 int reading_threads() { return std::min(at::get_num_threads(), kMostThreads); }
 
 void read_tensors(const std::vector<TensorCopy>& copies) {
+  for (const TensorCopy& copy : copies) require_same_form(copy);
   std::vector<TensorRead> direct;
   DeviceReader to_devices;
   for (const TensorCopy& copy : copies) {

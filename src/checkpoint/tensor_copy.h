@@ -14,7 +14,7 @@
 namespace accelerant::checkpoint {
 
 // A tensor of a file, and the tensor to fill, of the same shape. Other types are converted; the
-// file's type must be one of torch's.
+// file's type must be one of torch's. read_tensors() throws Error for other shapes and types.
 struct TensorCopy {
   const WeightFile* file = nullptr;
   const WeightTensor* stored = nullptr;

@@ -1,5 +1,6 @@
 #include "format/random_access_file.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,6 +30,12 @@ constexpr std::size_t kLine = 64;  // of a cache
 
 RandomAccessFile::RandomAccessFile(const std::string& path)
     : path_(path), file_(open_regular_file(path, ": the file cannot be opened")) {}
+
+RandomAccessFile::RandomAccessFile(const RandomAccessFile& other)
+    : path_(other.path_),
+      file_{.fd = Fd(::fcntl(other.file_.fd.get(), F_DUPFD_CLOEXEC, 0)), .size = other.size()} {
+  if (!file_.fd.is_open()) fail(path_, "the file cannot be opened once more", errno);
+}
 
 RandomAccessFile::~RandomAccessFile() {
   if (mapping_ != nullptr) ::munmap(mapping_, size());

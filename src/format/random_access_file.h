@@ -15,9 +15,14 @@ class RandomAccessFile {
   // Throws Error if the path is not a regular file (it may be a link to one) or cannot be read.
   // Never waits, as opening a pipe would.
   explicit RandomAccessFile(const std::string& path);
+
+  // The same open file, with a descriptor of its own; it is not mapped.
+  explicit RandomAccessFile(const RandomAccessFile& other);
+
   ~RandomAccessFile();
-  RandomAccessFile(const RandomAccessFile&) = delete;
   RandomAccessFile& operator=(const RandomAccessFile&) = delete;
+
+  const std::string& path() const { return path_; }
 
   // The size when the file was opened.
   std::uint64_t size() const { return file_.size; }

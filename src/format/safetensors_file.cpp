@@ -24,6 +24,21 @@ struct SafetensorsFile::State {
   std::string prefix(const TensorInfo& tensor) const {
     return label + ": tensor " + quoted(tensor.name) + ": ";
   }
+
+  // `source`: a path, or a file that is open.
+  template <class Source>
+  static std::unique_ptr<const State> of_file(const Source& source, const OpenOptions& options) {
+    auto state = std::make_unique<State>();
+    RandomAccessFile& file = state->file.emplace(source);
+    state->label = file.path();
+    auto [header, data_begin] =
+        read_header([&](std::uint64_t position, auto target) { file.read(position, target); },
+                    file.size(), state->label);
+    state->header = std::move(header);
+    state->data_begin = data_begin;
+    if (options.access == FileAccess::map) state->bytes = file.map();
+    return state;
+  }
 };
 
 namespace {
@@ -71,15 +86,11 @@ SafetensorsFile::SafetensorsFile(SafetensorsFile&&) noexcept = default;
 SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&&) noexcept = default;
 
 SafetensorsFile SafetensorsFile::open(const std::string& path, const OpenOptions& options) {
-  auto state = std::make_unique<State>();
-  state->label = path;
-  RandomAccessFile& file = state->file.emplace(path);
-  auto [header, data_begin] = read_header(
-      [&](std::uint64_t position, auto target) { file.read(position, target); }, file.size(), path);
-  state->header = std::move(header);
-  state->data_begin = data_begin;
-  if (options.access == FileAccess::map) state->bytes = file.map();
-  return SafetensorsFile(std::move(state));
+  return SafetensorsFile(State::of_file(path, options));
+}
+
+SafetensorsFile SafetensorsFile::open(const RandomAccessFile& file, const OpenOptions& options) {
+  return SafetensorsFile(State::of_file(file, options));
 }
 
 SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::string label) {

@@ -106,6 +106,10 @@ class SafetensorsWeights final : public WeightFile {
     if (blocks_) blocks_->check_rest(threads);
   }
 
+  std::shared_ptr<const format::SafetensorsFile> map() const override {
+    return std::make_shared<const format::SafetensorsFile>(format::SafetensorsFile::open(file_));
+  }
+
   void check() const override {
     for (const WeightTensor& tensor : tensors_) for_each_piece(tensor, [](auto) {});
   }

@@ -97,6 +97,10 @@ class WeightFile {
   // with at most `threads` threads. Throws Error for damage.
   virtual void check_rest(int /*threads*/) const {}
 
+  // The same file for whoever uses its bytes in place: what was opened, also if another file has its
+  // name by now. Null if it is no safetensors file. Nothing is compared with checksums.
+  virtual std::shared_ptr<const format::SafetensorsFile> map() const { return nullptr; }
+
   // Calls `use` with the bytes of a tensor, in row-major order, piece by piece. Each piece holds
   // whole elements.
   void for_each_piece(const WeightTensor& tensor, const UsePiece& use) const;

@@ -172,6 +172,24 @@ TEST(ModelFiles, NamesInMetadataAreNotStored) {
   EXPECT_FALSE(tensors.find("format"));
 }
 
+TEST(ModelFiles, AreMappedAsTheyWereOpened) {
+  const TempFolder folder;
+  const std::string path = folder.path("model.safetensors");
+  const Bytes bytes = random_bytes(300, 7);
+  format::save_safetensors(path, {tensor("x", bytes)});
+  std::shared_ptr<const format::SafetensorsFile> mapped;
+  {
+    const WeightFiles files = open_model(path);
+    format::save_safetensors(path, {tensor("y", random_bytes(500, 8))});
+    mapped = files[0]->map();
+  }
+  EXPECT_EQ(mapped->label(), path);
+  EXPECT_TRUE(std::ranges::equal(mapped->view("x"), bytes));
+  Bytes part(100);
+  mapped->read_part("x", 200, part);
+  EXPECT_TRUE(std::ranges::equal(part, std::span(bytes).subspan(200)));
+}
+
 TEST(ModelFiles, AFileWithOtherThingsSaysWhich) {
   const TempFolder folder;
   format::PlainDict state;

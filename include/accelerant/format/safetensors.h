@@ -146,11 +146,17 @@ struct OpenOptions {
   FileAccess access = FileAccess::map;
 };
 
+class RandomAccessFile;
+
 class SafetensorsFile {
  public:
   // Throws Error, which names the file, the tensor and the reason, if the file cannot be read or is
   // not a valid safetensors file.
   static SafetensorsFile open(const std::string& path, const OpenOptions& options = {});
+
+  // The same for a file that the library has open: for that very file, also if another one has its
+  // name by now.
+  static SafetensorsFile open(const RandomAccessFile& file, const OpenOptions& options = {});
 
   // The same for a file in memory, which is borrowed: it must outlive the result. Errors call the
   // file `label`.

@@ -16,7 +16,6 @@
 #include "core/files.h"
 #include "core/texts.h"
 #include "paging/key_alias.h"
-#include "store/model_files.h"
 #include "store/model_folder.h"
 #include "tensor/tensor_dtype.h"
 
@@ -183,8 +182,7 @@ void write_file(std::vector<format::TensorToWrite> tensors, const std::string& f
   }
 }
 
-void add_file(FileTensors& tensors, const std::string& path) {
-  const auto file = map_file(path);
+void add_file(FileTensors& tensors, const std::shared_ptr<const SafetensorsFile>& file) {
   for (const format::TensorInfo& info : file->tensors()) {
     tensors.insert_or_assign(info.name, FileTensor{file, info.name});
   }
@@ -194,15 +192,20 @@ void add_file(FileTensors& tensors, const std::string& path) {
 
 FileTensors tensors_of_file(const std::string& path) {
   FileTensors tensors;
-  add_file(tensors, path);
+  add_file(tensors, map_file(path));
   return tensors;
 }
 
 FileTensors tensors_of_model(const std::string& path) {
+  return tensors_of_model(checkpoint::open_model(path));
+}
+
+FileTensors tensors_of_model(const checkpoint::WeightFiles& files) {
   FileTensors tensors;
-  for (const auto& file : checkpoint::open_model(path)) {
-    if (std::string_view(file->format()) != "safetensors") return {};
-    add_file(tensors, file->path());
+  for (const auto& file : files) {
+    const auto mapped = file->map();
+    if (!mapped) return {};
+    add_file(tensors, mapped);
     for (const auto& [alias, kept] : file->aliases()) {
       if (tensors.contains(kept)) tensors.try_emplace(alias, tensors.at(kept));
     }

@@ -9,6 +9,7 @@
 #include "accelerant/paging/offload.h"
 #include "paging/mapped_file.h"
 #include "paging/unit.h"
+#include "store/model_files.h"
 
 namespace accelerant::paging {
 
@@ -18,6 +19,10 @@ inline constexpr const char* kOffloadFile = "offload.safetensors";
 // The tensors of a safetensors model: a file, an index or a folder that holds either. Empty if there
 // is no model, or one of another format.
 FileTensors tensors_of_model(const std::string& path);
+
+// The same for the files of a model that is open: for those very files, also if the model is saved
+// again meanwhile.
+FileTensors tensors_of_model(const checkpoint::WeightFiles& files);
 
 // Those of one file, and those of a folder where weights were offloaded to or that has a safetensors
 // model. Where both have a tensor, the model's.
