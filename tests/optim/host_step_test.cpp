@@ -169,7 +169,7 @@ TEST(HostStep, OwnsNoMemoryOfParametersThatItSends) {
   fused.step();
   EXPECT_EQ(parameter.storage().use_count(), before);
   // Other memory is noticed all the same.
-  parameter.set_data(torch::full({3, 5}, 7));
+  parameter.set_data(torch::full({3, 5}, 7.0));
   fused.step();
   EXPECT_NEAR(parameter.max().item<double>(), 7 - 0.1 - 7 * 0.1 * 0.01, 1e-3);
 }
