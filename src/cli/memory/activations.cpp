@@ -90,8 +90,9 @@ std::uint64_t inference_activations(const Transformer& model, const NumberTypes&
       model.head_width * (2 * model.heads + 2 * model.key_heads) * bytes.compute;
   const std::uint64_t inner = model.family == Transformer::Family::llama ? 3 : 2;
   const std::uint64_t feed_forward = inner * model.inner_width * bytes.compute;
+  // What goes into the block and between its halves; what a half reads and what it computes.
   const std::uint64_t in_block =
-      model.width * (bytes.hidden + bytes.compute) + std::max(attention, feed_forward);
+      2 * model.width * (bytes.hidden + bytes.compute) + std::max(attention, feed_forward);
   const std::uint64_t at_head =
       model.has_language_head
           ? model.width * (bytes.hidden + bytes.compute) + model.vocabulary * bytes.compute
