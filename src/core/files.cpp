@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -55,9 +56,86 @@ std::optional<struct stat> status_of(const std::string& path, Links links) {
   throw_system_error(path + " cannot be accessed", errno);
 }
 
-bool is_real_folder(const std::string& path) {
-  const auto status = status_of(path, Links::keep);
-  return status && S_ISDIR(status->st_mode);
+[[noreturn]] void refuse_to_read_folder(const std::string& path, int error_number) {
+  throw_system_error("The folder " + path + " cannot be read", error_number);
+}
+
+std::vector<std::string> names_in(DIR* folder, const std::string& path) {
+  std::vector<std::string> names;
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(folder);
+    if (entry == nullptr) break;
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  if (errno != 0) refuse_to_read_folder(path, errno);
+  std::ranges::sort(names);
+  return names;
+}
+
+using FolderStream = std::unique_ptr<DIR, int (*)(DIR*)>;
+
+std::vector<std::string> names_in(const Fd& folder, const std::string& path) {
+  Fd own(::fcntl(folder.get(), F_DUPFD_CLOEXEC, 0));
+  const FolderStream stream(own.is_open() ? ::fdopendir(own.get()) : nullptr, &::closedir);
+  if (!stream) refuse_to_read_folder(path, errno);
+  own.release();
+  return names_in(stream.get(), path);
+}
+
+// Not open if the entry is missing, or is anything but a folder.
+Fd open_folder_in(const Fd& parent, const std::string& name, const std::string& path) {
+  struct stat status = {};
+  if (::fstatat(parent.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+    if (errno == ENOENT) return Fd();
+    throw_system_error(path + " cannot be accessed", errno);
+  }
+  if (!S_ISDIR(status.st_mode)) return Fd();
+  Fd folder(::openat(parent.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const bool is_no_folder_now = errno == ENOENT || errno == ENOTDIR || errno == ELOOP;
+  if (!folder.is_open() && !is_no_folder_now) refuse_to_read_folder(path, errno);
+  return folder;
+}
+
+struct stat status_of(const Fd& folder, const std::string& path) {
+  struct stat status = {};
+  if (::fstat(folder.get(), &status) != 0) throw_system_error(path + " cannot be accessed", errno);
+  return status;
+}
+
+// The folder above, which has to be the one from which this one was entered.
+Fd open_parent(const Fd& folder, const struct stat& expected, const std::string& path) {
+  Fd parent(::openat(folder.get(), "..", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!parent.is_open()) throw_system_error(path + " cannot be removed", errno);
+  const struct stat status = status_of(parent, path);
+  if (status.st_dev == expected.st_dev && status.st_ino == expected.st_ino) return parent;
+  throw Error(ErrorDetails{.problem = path + " cannot be removed",
+                           .expected = "a folder that stays where it is",
+                           .got = "one that was moved meanwhile"});
+}
+
+// Others may change the tree meanwhile, and a path that was looked at may lead to the files of
+// somebody else a moment later. So every folder is entered from the one above, links are not
+// followed, and what is removed is an entry of an open folder. Few are open at a time, however deep
+// the tree is: `parent` is closed, and opened anew on the way back.
+void remove_entry(Fd& parent, const std::string& name, const std::string& path) {
+  failpoint("files.remove_entry");
+  // Deeper trees than paths can name could exhaust the stack.
+  if (path.size() >= PATH_MAX) throw_system_error(path + " cannot be accessed", ENAMETOOLONG);
+  Fd folder = open_folder_in(parent, name, path);
+  const bool is_entered = folder.is_open();
+  const auto names = is_entered ? names_in(folder, path) : std::vector<std::string>();
+  if (!names.empty()) {
+    const struct stat status = status_of(parent, path);
+    parent.reset();
+    for (const std::string& inner : names) remove_entry(folder, inner, join_path(path, inner));
+    parent = open_parent(folder, status, path);
+  }
+  if (::unlinkat(parent.get(), name.c_str(), is_entered ? AT_REMOVEDIR : 0) != 0 &&
+      errno != ENOENT) {
+    throw_system_error(path + " cannot be removed", errno);
+  }
 }
 
 }  // namespace
@@ -114,19 +192,9 @@ std::string name_of(const std::string& path) {
 }
 
 std::vector<std::string> entries_of(const std::string& folder) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(folder.c_str()), &::closedir);
-  if (!stream) throw_system_error("The folder " + folder + " cannot be read", errno);
-  std::vector<std::string> names;
-  while (true) {
-    errno = 0;
-    const dirent* entry = ::readdir(stream.get());
-    if (entry == nullptr) break;
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-  }
-  if (errno != 0) throw_system_error("The folder " + folder + " cannot be read", errno);
-  std::ranges::sort(names);
-  return names;
+  const FolderStream stream(::opendir(folder.c_str()), &::closedir);
+  if (!stream) refuse_to_read_folder(folder, errno);
+  return names_in(stream.get(), folder);
 }
 
 void make_folders(const std::string& path) {
@@ -165,15 +233,12 @@ void remove_file(const std::string& path) {
 }
 
 void remove_tree(const std::string& path) {
-  failpoint("files.remove_entry");
-  if (!is_real_folder(path)) {
-    remove_file(path);
-    return;
+  Fd parent(::open(folder_of(path).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!parent.is_open()) {
+    if (errno == ENOENT || errno == ENOTDIR) return;
+    throw_system_error(path + " cannot be accessed", errno);
   }
-  for (const std::string& name : entries_of(path)) remove_tree(join_path(path, name));
-  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) {
-    throw_system_error(path + " cannot be removed", errno);
-  }
+  remove_entry(parent, name_of(path), path);
 }
 
 void sync_folder(const std::string& path) {

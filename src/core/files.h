@@ -69,7 +69,8 @@ void rename_path(const std::string& from, const std::string& to);
 // cannot do it.
 bool exchange_paths(const std::string& one, const std::string& other);
 
-// A missing path is fine. Symbolic links are removed, not followed.
+// A missing path is fine. Symbolic links are removed, not followed, also if somebody replaces parts
+// of the tree meanwhile.
 void remove_file(const std::string& path);
 void remove_tree(const std::string& path);
 

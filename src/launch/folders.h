@@ -14,8 +14,12 @@ void make_writable_folders(const std::string& path);
 // prevents it.
 bool make_new_folder(const std::string& path);
 
-// A new folder in TMPDIR.
+// A new folder in TMPDIR that only this user can enter.
 std::string make_temporary_folder();
+
+// Removes it with everything in it; it may be gone. Throws Error and removes nothing if somebody
+// else has taken the name.
+void remove_temporary_folder(const std::string& path);
 
 // A new folder in TMPDIR, removed with everything in it by the destructor.
 class TemporaryFolder {

@@ -11,7 +11,7 @@
 #include <exception>
 #include <vector>
 
-#include "core/files.h"
+#include "launch/folders.h"
 
 namespace accelerant::launch {
 namespace {
@@ -33,7 +33,7 @@ void close_all_but(int kept) {
 void remove_folder(const std::string& path) {
   for (int attempts = 0; attempts < 50; ++attempts) {
     try {
-      return remove_tree(path);
+      return remove_temporary_folder(path);
     } catch (const std::exception&) {
       ::usleep(20'000);
     }

@@ -1,12 +1,16 @@
 #include "core/files.h"
 
+#include <accelerant/core/failpoint.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 
 #include "support/expect_error.h"
 #include "support/temp_folder.h"
@@ -128,6 +132,54 @@ TEST(Files, RemovingATreeFollowsNoLinks) {
   EXPECT_TRUE(is_link(folder.path("link")));
   remove_tree(folder.path("link"));
   EXPECT_EQ(entries_of(folder.path()), Names{"kept"});
+}
+
+TEST(Files, RemovingATreeDoesNotFollowAFolderThatBecomesALink) {
+  const TempFolder folder;
+  make_folders(folder.path("tree/inner"));
+  make_folders(folder.path("kept"));
+  folder.write("tree/inner/file", "x");
+  folder.write("kept/file", "x");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    setenv("ACCELERANT_FAILPOINT", "files.remove_entry:stop@3", 1);  // before tree/inner/file
+    reload_failpoints();
+    EXPECT_TRUE(contains(error_of([&] { remove_tree(folder.path("tree")); }), "cannot be removed"));
+    std::fflush(nullptr);
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  rename_path(folder.path("tree/inner"), folder.path("moved"));
+  ASSERT_EQ(symlink(folder.path("kept").c_str(), folder.path("tree/inner").c_str()), 0);
+  ASSERT_EQ(::kill(child, SIGCONT), 0);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(entries_of(folder.path("kept")), Names{"file"});
+  EXPECT_TRUE(is_link(folder.path("tree/inner")));
+  remove_tree(folder.path("tree"));
+  EXPECT_EQ(entries_of(folder.path()), (Names{"kept", "moved"}));
+  EXPECT_EQ(entries_of(folder.path("kept")), Names{"file"});
+}
+
+TEST(Files, RemovingADeepTreeOpensFewFolders) {
+  const TempFolder folder;
+  std::string deep = folder.path("tree");
+  for (int level = 0; level < 1000; ++level) deep += "/d";
+  run_in_shell("mkdir -p '" + deep + "'");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit few = {.rlim_cur = 64, .rlim_max = 64};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    remove_tree(folder.path("tree"));
+    EXPECT_TRUE(entries_of(folder.path()).empty());
+    std::fflush(nullptr);
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(Files, SizesAreThoseOfPlainFiles) {

@@ -364,9 +364,11 @@ def test_a_folder_that_somebody_else_has_taken_is_not_used(tmp_path):
     temporary.mkdir()
     result = launch(["--num-processes", 1, "--max-restarts", 1], shell(f"""
         folder=$(echo {temporary}/*)
-        rm -r $folder && mkdir -m 755 $folder; exit 1"""), {**os.environ, "TMPDIR": str(temporary)})
+        rm -r $folder && mkdir -m 755 $folder && touch $folder/theirs; exit 1"""),
+                    {**os.environ, "TMPDIR": str(temporary)})
     assert result.code != 0
     assert "was replaced: expected a folder that only this user can enter" in "\n".join(result.err_lines), result
+    assert len(list(temporary.glob("*/theirs"))) == 1
 
 
 @pytest.mark.parametrize("script, why", [
