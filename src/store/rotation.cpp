@@ -48,6 +48,10 @@ std::vector<NumberedCheckpoint> list_numbered(const std::string& folder) {
   return found;
 }
 
+bool has_manifest(const NumberedCheckpoint& one) {
+  return size_of_file(join_path(one.path, kManifestName)).has_value();
+}
+
 std::string described(const std::string& path, const std::vector<std::string>& problems) {
   std::string text = path + " cannot be used:";
   for (const std::string& problem : problems) text += "\n  " + problem;
@@ -79,8 +83,14 @@ std::string checkpoint_path(const std::string& folder, std::int64_t number) {
 
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& folder) {
   std::vector<NumberedCheckpoint> found = list_numbered(folder);
+  std::erase_if(found, [](const NumberedCheckpoint& one) { return !has_manifest(one); });
+  return found;
+}
+
+std::vector<NumberedCheckpoint> list_without_manifest(const std::string& folder) {
+  std::vector<NumberedCheckpoint> found = list_numbered(folder);
   std::erase_if(found, [](const NumberedCheckpoint& one) {
-    return !size_of_file(join_path(one.path, kManifestName)).has_value();
+    return size_of_file(one.path).has_value() || has_manifest(one);
   });
   return found;
 }

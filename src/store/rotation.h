@@ -50,6 +50,10 @@ std::string checkpoint_path(const std::string& folder, std::int64_t number);
 // missing. Does not check the files.
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& folder);
 
+// The other folders with the name of a checkpoint, and links to nothing. They are damaged, since a
+// save under way or interrupted has another name, or they were made by another program.
+std::vector<NumberedCheckpoint> list_without_manifest(const std::string& folder);
+
 // One above the highest number of anything in the folder, complete or not; 0 if there is none.
 std::int64_t next_number(const std::string& folder);
 

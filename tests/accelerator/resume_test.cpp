@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "accelerator/saved_training.h"
+#include "support/gathered_log.h"
 
 namespace {
 
@@ -12,6 +13,61 @@ TEST(Resume, NothingToResumeIsANewStart) {
   const TempFolder folder;
   Training training(in_project(folder, "auto"));
   EXPECT_EQ(*training.accelerator.epochs(3).begin(), 0);
+}
+
+// Where the newest checkpoint was found; "nothing" for a new start.
+std::string resumed_from(const TempFolder& folder) {
+  const auto found = Training(in_project(folder, "auto")).accelerator.resumed();
+  return found ? found->path : "nothing";
+}
+
+TEST(Resume, ALostManifestIsNoNewStart) {
+  const TempFolder folder;
+  const std::string path = Training(in_project(folder)).accelerator.save_state();
+  run_in_shell("rm '" + path + "/manifest.json'");
+  expect_error([&] { resumed_from(folder); },
+               {"No usable checkpoint in", path + " cannot be used:", "manifest.json"});
+  run_in_shell("mkdir '" + path + "/manifest.json'");
+  expect_error([&] { resumed_from(folder); }, {"No usable checkpoint in", "got a folder"});
+  run_in_shell("rm -r '" + path + "/'*");  // all files are lost
+  expect_error([&] { resumed_from(folder); }, {"No usable checkpoint in", path});
+  run_in_shell("rm -r '" + path + "'");
+  EXPECT_EQ(resumed_from(folder), "nothing");
+}
+
+TEST(Resume, ALostManifestMeansTheCheckpointBefore) {
+  const TempFolder folder;
+  const GatheredLog log;
+  std::string first, second;
+  {
+    Training training(in_project(folder));
+    first = training.accelerator.save_state();
+    second = training.accelerator.save_state();
+  }
+  run_in_shell("rm '" + second + "/manifest.json'");
+  EXPECT_EQ(resumed_from(folder), first);
+  EXPECT_TRUE(contains(log.text(), second + " cannot be used:"));
+  EXPECT_TRUE(contains(log.text(), "Trying the checkpoint before it."));
+}
+
+TEST(Resume, ATrainingThatBeginsAnewNamesACheckpointWithoutAManifest) {
+  const TempFolder folder;
+  const GatheredLog log;
+  run_in_shell("mkdir -p '" + folder.path("checkpoints/checkpoint_3") + "'");
+  Training(in_project(folder, "restart")).step();
+  EXPECT_TRUE(contains(log.text(), "checkpoints of an earlier one, up to " +
+                                       folder.path("checkpoints/checkpoint_3")));
+}
+
+// Python's Accelerate gives them the same names, but they are loaded by their path only.
+TEST(Resume, FoldersOfPythonAndFilesAreNoCheckpointsToResumeFrom) {
+  const TempFolder folder;
+  run_in_shell("mkdir -p '" + folder.path("checkpoints/checkpoint_0") + "'");
+  for (const char* name : {"model.safetensors", "optimizer.bin", "random_states_0.pkl"}) {
+    folder.write(std::string("checkpoints/checkpoint_0/") + name, "");
+  }
+  folder.write("checkpoints/checkpoint_1", "a file");
+  EXPECT_EQ(resumed_from(folder), "nothing");
 }
 
 TEST(Resume, ObjectsMayBePreparedOneByOne) {

@@ -52,6 +52,7 @@ TEST_F(Rotation, Names) {
 TEST_F(Rotation, AMissingFolderIsEmpty) {
   EXPECT_EQ(next_number(folder_), 0);
   EXPECT_TRUE(list_checkpoints(folder_).empty());
+  EXPECT_TRUE(list_without_manifest(folder_).empty());
   EXPECT_TRUE(clean_leftovers(folder_).empty());
   EXPECT_TRUE(prune(folder_, 1).empty());
 }
@@ -78,9 +79,14 @@ TEST_F(Rotation, FoldersWithoutAManifestAreNotCompleteButTheirNumbersAreTaken) {
   save(1);
   make("checkpoint_5");
   root_.write("checkpoints/checkpoint_7", "a file");
+  ASSERT_EQ(symlink("nowhere", path(6).c_str()), 0);
+  make("checkpoint_4/manifest.json");
   EXPECT_EQ(numbers(), Numbers{1});
   EXPECT_EQ(next_number(folder_), 8);
   EXPECT_TRUE(prune(folder_, 1).empty());
+  Names others;
+  for (const auto& one : list_without_manifest(folder_)) others.push_back(one.path);
+  EXPECT_EQ(others, (Names{path(4), path(5), path(6)}));
 }
 
 TEST_F(Rotation, PruneRemovesTheOldest) {

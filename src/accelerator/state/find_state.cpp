@@ -1,5 +1,7 @@
 // Finds the checkpoint to load.
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "accelerant/core/error.h"
 #include "accelerant/core/log.h"
@@ -44,6 +46,18 @@ void require_good(const std::string& folder) {
   throw Error("The checkpoint " + folder + " cannot be loaded:" + problems);
 }
 
+// By number, with those that have lost their manifest: a training that took them for nothing would
+// begin anew. Folders of Python's Accelerate have the same names, but never had a manifest; they are
+// loaded by their path only.
+std::vector<checkpoint::NumberedCheckpoint> checkpoints_in(const std::string& folder) {
+  auto found = checkpoint::list_checkpoints(folder);
+  for (auto& one : checkpoint::list_without_manifest(folder)) {
+    if (!checkpoint::PythonStateFolder::is_one(one.path)) found.push_back(std::move(one));
+  }
+  std::ranges::sort(found, {}, &checkpoint::NumberedCheckpoint::number);
+  return found;
+}
+
 checkpoint::FoundCheckpoint newest_good(const std::string& folder) {
   return checkpoint::find_newest_valid(folder, [](const std::string& text) {
     log(LogLevel::warning, text + "\nTrying the checkpoint before it.");
@@ -86,7 +100,7 @@ std::optional<std::string> Checkpoints::newest_to_resume() const {
   if (resume != "auto" && environment.restart_count == 0) return std::nullopt;
   const std::string folder = checkpoints_folder();
   if (!has_claimed_) number_when_found_ = checkpoint::next_number(folder);
-  if (checkpoint::list_checkpoints(folder).empty()) return std::nullopt;
+  if (checkpoints_in(folder).empty()) return std::nullopt;
   const checkpoint::FoundCheckpoint newest = newest_good(folder);
   const bool counts =
       resume == "auto" ||
@@ -102,7 +116,7 @@ void Checkpoints::warn_of_unused_checkpoints() const {
   std::vector<checkpoint::NumberedCheckpoint> found;
   try {
     const std::string folder = checkpoints_folder();
-    if (is_folder(folder)) found = checkpoint::list_checkpoints(folder);
+    if (is_folder(folder)) found = checkpoints_in(folder);
   } catch (const Error&) {  // cannot be read: no reason to stop one process of several
   }
   if (found.empty()) return;
