@@ -96,10 +96,34 @@ Fd listening_socket(const Environment& environment) {
   throw std::runtime_error(bound.reason);
 }
 
+// What users should know about who else can join a run without a secret; once per run.
+void tell_who_can_join(const Environment& environment, bool is_at_loopback) {
+  const std::string where = place_text(environment);
+  if (environment.on_one_machine() && is_at_loopback) {
+    log(LogLevel::debug, "this run has no secret: every user of this machine can connect to " +
+                             where + "; ACCELERANT_SECRET_FILE or accelerant launch protects it");
+    return;
+  }
+  const std::string advice =
+      environment.on_one_machine()
+          ? "All of them are on this machine: MASTER_ADDR=127.0.0.1 keeps other machines out. To "
+            "keep its other users out too, make one with (umask 077; head -c 32 /dev/urandom > "
+            "run.secret), and start with ACCELERANT_SECRET_FILE=run.secret"
+          : "Make one with (umask 077; head -c 32 /dev/urandom > run.secret), copy it to every "
+            "machine, and start with --secret-file run.secret or ACCELERANT_SECRET_FILE=run.secret";
+  log(LogLevel::warning, "this run has no secret: whoever can connect to " + where +
+                             " can read and change what its processes tell each other there. " +
+                             advice);
+}
+
 std::unique_ptr<meet::StoreServer> serve_store(const Environment& environment,
                                                const std::optional<meet::Secret>& secret) {
+  bool is_at_loopback = false;
+  std::unique_ptr<meet::StoreServer> server;
   try {
-    return std::make_unique<meet::StoreServer>(listening_socket(environment), secret);
+    Fd socket = listening_socket(environment);
+    is_at_loopback = meet::is_at_loopback(socket.get());
+    server = std::make_unique<meet::StoreServer>(std::move(socket), secret);
   } catch (const std::exception& error) {
     throw Error(ErrorDetails{
         .problem = "The main process cannot serve the store at " + place_text(environment),
@@ -109,26 +133,8 @@ std::unique_ptr<meet::StoreServer> serve_store(const Environment& environment,
             "set MASTER_PORT to another port, or MASTER_ADDR to an address of this machine (here "
             "0.0.0.0 stands for all of them); `accelerant launch` finds a free port itself"});
   }
-}
-
-// What users should know about who else can join; once per run.
-void tell_who_can_join(const Environment& environment, bool has_secret) {
-  if (!environment.is_main_process() || has_secret) return;
-  if (environment.uses_agent_store) {
-    log(LogLevel::debug,
-        "the launcher serves the store of this run, so no secret protects it; accelerant launch "
-        "starts runs with one");
-  } else if (environment.on_one_machine()) {
-    log(LogLevel::debug, "this run has no secret: every user of this machine can connect to " +
-                             place_text(environment) +
-                             "; ACCELERANT_SECRET_FILE or accelerant launch protects it");
-  } else {
-    log(LogLevel::warning,
-        "this run has no secret: whoever can connect to " + place_text(environment) +
-            " can read and change what its processes tell each other there. Make one with (umask "
-            "077; head -c 32 /dev/urandom > run.secret), copy it to every machine, and start with "
-            "--secret-file run.secret or ACCELERANT_SECRET_FILE=run.secret");
-  }
+  if (!secret) tell_who_can_join(environment, is_at_loopback);
+  return server;
 }
 
 c10::intrusive_ptr<c10d::Store> connect_to_launcher(const Environment& environment,
@@ -153,7 +159,11 @@ c10::intrusive_ptr<c10d::Store> connect(const Environment& environment, millisec
   if (!environment.uses_agent_store && !environment.secret_file.empty()) {
     secret = meet::Secret::read(environment.secret_file);
   }
-  tell_who_can_join(environment, secret.has_value());
+  if (environment.uses_agent_store && environment.is_main_process()) {
+    log(LogLevel::debug,
+        "the launcher serves the store of this run, so no secret protects it; accelerant launch "
+        "starts runs with one");
+  }
   std::unique_ptr<meet::StoreServer> server;
   if (environment.process_index == 0 && !environment.uses_agent_store) {
     server = serve_store(environment, secret);

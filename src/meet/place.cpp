@@ -125,6 +125,13 @@ int port_of(int socket) {
   return port_in(address);
 }
 
+bool is_at_loopback(int socket) {
+  Endpoint own;
+  own.size = sizeof own.storage;
+  return ::getsockname(socket, reinterpret_cast<sockaddr*>(&own.storage), &own.size) == 0 &&
+         own.is_loopback();
+}
+
 std::string peer_text(int socket) {
   Endpoint peer;
   peer.size = sizeof peer.storage;

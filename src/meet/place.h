@@ -52,6 +52,9 @@ Bound bind_at(const Place& place);
 // The port of a bound socket; 0 if the descriptor is not one.
 int port_of(int socket);
 
+// Whether only processes of this machine can reach a bound socket.
+bool is_at_loopback(int socket);
+
 // The address and port of the other end: "10.0.0.2:40112".
 std::string peer_text(int socket);
 

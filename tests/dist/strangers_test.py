@@ -417,14 +417,29 @@ def test_a_secret_that_others_can_read_is_refused_before_anything_starts(tmp_pat
     assert not (tmp_path / "started").exists()
 
 
-def test_ranks_that_are_started_by_hand_use_a_secret_too(tmp_path):
-    secret = make_secret(tmp_path)
+def by_hand(**variables):
+    """What two ranks write that no launcher of ours has started."""
     port = free_port()
     ranks = []
     for rank in range(2):
-        variables = environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2, MASTER_ADDR="127.0.0.1",
-                                MASTER_PORT=port, FAULTS_STEPS=21, ACCELERANT_SECRET_FILE=secret)
-        ranks.append(subprocess.Popen(PROGRAM_LINE, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
-    for rank in ranks:
-        out, _ = rank.communicate(timeout=120 * SCALE)
-        assert rank.returncode == 0, out
+        env = environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=2, LOCAL_WORLD_SIZE=2, MASTER_PORT=port,
+                          FAULTS_STEPS=21, **variables)
+        ranks.append(subprocess.Popen(PROGRAM_LINE, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    written = [rank.communicate(timeout=120 * SCALE)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], written
+    return written
+
+
+def test_ranks_that_are_started_by_hand_use_a_secret_too(tmp_path):
+    for host in "127.0.0.1", "0.0.0.0":
+        for out in by_hand(MASTER_ADDR=host, ACCELERANT_SECRET_FILE=make_secret(tmp_path)):
+            assert b"has no secret" not in out
+
+
+def test_an_address_that_other_machines_may_reach_is_told():
+    """As with MASTER_ADDR=$(hostname) under mpirun and srun, though all ranks are on one machine."""
+    main, other = by_hand(MASTER_ADDR="0.0.0.0")
+    assert main.count(b"warning: this run has no secret: whoever can connect to 0.0.0.0:") == 1, main
+    assert b"MASTER_ADDR=127.0.0.1 keeps other machines out" in main
+    assert b"has no secret" not in other
+    assert not [out for out in by_hand(MASTER_ADDR="127.0.0.1") if b"has no secret" in out]

@@ -16,6 +16,7 @@ using accelerant::meet::address_to_others;
 using accelerant::meet::addresses_of_this_machine;
 using accelerant::meet::bind_at;
 using accelerant::meet::Bound;
+using accelerant::meet::is_at_loopback;
 using accelerant::meet::Place;
 using accelerant::meet::port_of;
 using accelerant::meet::resolve;
@@ -55,6 +56,16 @@ TEST(PlaceTest, ASocketIsBoundToTheAddressAskedForAndToNoOther) {
   }
   if (const auto address = address_to_others(addresses_of_this_machine())) {
     EXPECT_EQ(bound_address(bind_at({.host = *address, .several_machines = true})), *address);
+  }
+}
+
+TEST(PlaceTest, WhetherOthersCanReachASocketIsKnown) {
+  EXPECT_TRUE(is_at_loopback(bind_at({.host = "localhost"}).socket.get()));
+  EXPECT_TRUE(is_at_loopback(bind_at({.host = "127.0.0.3"}).socket.get()));
+  EXPECT_FALSE(is_at_loopback(bind_at({.host = "0.0.0.0"}).socket.get()));
+  EXPECT_FALSE(is_at_loopback(-1));
+  if (const auto address = address_to_others(addresses_of_this_machine())) {
+    EXPECT_FALSE(is_at_loopback(bind_at({.host = *address}).socket.get()));
   }
 }
 
