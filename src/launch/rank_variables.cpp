@@ -20,6 +20,15 @@ constexpr std::string_view kOfAnOuterRank[] = {
 
 bool is_set(const char* name) { return std::getenv(name) != nullptr; }
 
+// NCCL takes the loopback interface only if there is no other one, and would listen where other
+// machines reach it.
+bool keeps_nccl_at_loopback(const RankPlace& place) {
+  if (place.num_machines > 1) return false;
+  const bool user_decides =
+      is_set("NCCL_SOCKET_IFNAME") || is_set("NCCL_SOCKET_FAMILY") || is_set("NCCL_COMM_ID");
+  return !user_decides;
+}
+
 }  // namespace
 
 int64_t count_processors() {
@@ -58,6 +67,7 @@ Variables rank_variables(const RankPlace& place) {
   if (!is_set("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
   }
+  if (keeps_nccl_at_loopback(place)) variables["NCCL_SOCKET_IFNAME"] = "lo";
   if (place.threads) {
     variables["OMP_NUM_THREADS"] = std::to_string(*place.threads);
   } else if (place.local_world_size > 1 && !is_set("OMP_NUM_THREADS")) {

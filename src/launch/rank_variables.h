@@ -34,7 +34,8 @@ struct RankPlace {
 // (core/launch_contract.h).
 std::string saving_file_of(const std::string& error_file);
 
-// torchrun's variables for this rank, and the file that it creates when it begins to save.
+// torchrun's variables for this rank, the file that it creates when it begins to save, and on one
+// machine NCCL's interface, unless the user has set it.
 Variables rank_variables(const RankPlace& place);
 
 // The environment of this process, as "NAME=value", with `variables` replacing those of the same

@@ -9,7 +9,7 @@ import pytest
 from launching import clean_environment, finish, launch, python, shell, start
 
 OUR_OWN = {"ACCELERANT_ERROR_IS_REPORTED", "ACCELERANT_MASTER_LISTEN_FD", "ACCELERANT_SAVING_FILE",
-           "ACCELERANT_SECRET_FILE"}
+           "ACCELERANT_SECRET_FILE", "NCCL_SOCKET_IFNAME"}
 
 
 def variables_of(result_bytes):
@@ -104,6 +104,20 @@ def test_threads_are_a_fair_share(tmp_path):
         assert env["OMP_NUM_THREADS"] == str(max(1, processors // 2))
     for env in ranks_of(tmp_path, ["--num-processes", 2], clean_environment(OMP_NUM_THREADS=7)):
         assert env["OMP_NUM_THREADS"] == "7"
+
+
+def test_nccl_stays_on_one_machine(tmp_path):
+    several = ["--num-processes", 2, "--num-machines", 2, "--machine-rank", 1, "--main-process-ip", "10.0.0.7"]
+    cases = [(["--num-processes", 2], {}, "lo"), ([*several, "--standalone"], {}, "lo"), (several, {}, None),
+             (["--num-processes", 2], {"NCCL_SOCKET_IFNAME": "eth7"}, "eth7"),
+             (several, {"NCCL_SOCKET_IFNAME": "eth7"}, "eth7"),
+             (["--num-processes", 2], {"NCCL_SOCKET_FAMILY": "AF_INET6"}, None),
+             (["--num-processes", 2], {"NCCL_COMM_ID": "10.0.0.7:29600"}, None)]
+    for number, (options, variables, expected) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        ranks = ranks_of(folder, options, clean_environment(**variables))
+        assert {rank.get("NCCL_SOCKET_IFNAME") for rank in ranks} == {expected}, (options, variables)
 
 
 def test_leftovers_of_an_outer_launcher(tmp_path):

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "launch/start_error.h"
@@ -32,6 +33,16 @@ TEST(RunRanks, GivesEveryRankItsPlaceAndKeepsItsOutput) {
     EXPECT_EQ(run.ranks[rank].err, number + "\n");
     EXPECT_EQ(run.ranks[rank].exit_code, 0);
   }
+}
+
+TEST(RunRanks, KeepsNcclOnThisMachineUnlessAskedOtherwise) {
+  unsetenv("NCCL_SOCKET_IFNAME");
+  unsetenv("NCCL_SOCKET_FAMILY");
+  unsetenv("NCCL_COMM_ID");
+  RunRanksOptions options = shell("echo $NCCL_SOCKET_IFNAME", 1);
+  EXPECT_EQ(run_ranks(options).ranks[0].out, "lo\n");
+  options.environment = {{"NCCL_SOCKET_IFNAME", "eth7"}};
+  EXPECT_EQ(run_ranks(options).ranks[0].out, "eth7\n");
 }
 
 TEST(RunRanks, StopsTheOthersWhenOneFails) {

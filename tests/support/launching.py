@@ -13,7 +13,7 @@ DEADLINE = 60 * float(os.environ.get("ACCELERANT_TEST_TIMEOUT_SCALE", "1"))
 
 # Variables that the launcher under test must not inherit from the machine that runs the tests.
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCH", "ACCELERA", "OMPI_", "PMI", "SLURM_", "OMP_NUM",
-           "CUDA_VISIBLE", "GROUP_", "ROLE_")
+           "CUDA_VISIBLE", "GROUP_", "ROLE_", "NCCL_SOCKET_", "NCCL_COMM_ID")
 
 
 def clean_environment(**variables):
