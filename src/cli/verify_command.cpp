@@ -21,6 +21,17 @@
 namespace accelerant::cli {
 namespace {
 
+using checkpoint::Problem;
+
+// The check of a file that throws if something is wrong.
+template <class F>
+auto throwing(F check) {
+  return [check = std::move(check)]() -> std::optional<Problem> {
+    check();
+    return std::nullopt;
+  };
+}
+
 // Prints a line for each file, and counts files and problems.
 class Verifier {
  public:
@@ -39,21 +50,22 @@ class Verifier {
   }
 
   std::size_t files() const { return files_; }
-  std::size_t problems() const { return problems_; }
+  std::size_t damaged() const { return damaged_; }
+  std::size_t unread() const { return unread_; }
 
  private:
   // `check` returns what is wrong or throws it; an empty result means the file is good. Returns
   // false if that is only because the folder `removable` is gone.
-  bool report(const std::string& path, const std::function<std::optional<std::string>()>& check,
+  bool report(const std::string& path, const std::function<std::optional<Problem>()>& check,
               const std::string& removable = {}) {
     failpoint("verify.file");
-    std::optional<std::string> problem;
+    std::optional<Problem> problem;
     try {
       problem = check();
     } catch (const std::bad_alloc&) {
-      problem = "its description does not fit into the memory";
+      problem = {.text = "its description does not fit into the memory", .is_damage = false};
     } catch (const std::exception& error) {
-      problem = error.what();
+      problem = checkpoint::problem_of(error);
     }
     if (problem && !removable.empty() && !path_exists(removable)) {
       std::printf("%-7s  %s\n", "removed", printable(removable).c_str());
@@ -61,11 +73,13 @@ class Verifier {
       return false;
     }
     ++files_;
-    std::printf("%-7s  %s\n", problem ? "DAMAGED" : "ok", printable(path).c_str());
+    const char* const result = !problem ? "ok" : problem->is_damage ? "DAMAGED" : "UNREAD";
+    std::printf("%-7s  %s\n", result, printable(path).c_str());
     std::fflush(stdout);
     if (problem) {
-      ++problems_;
-      show_error(problem->find(path) == std::string::npos ? path + ": " + *problem : *problem);
+      ++(problem->is_damage ? damaged_ : unread_);
+      const std::string& text = problem->text;
+      show_error(text.find(path) == std::string::npos ? path + ": " + text : text);
     }
     return true;
   }
@@ -99,10 +113,7 @@ class Verifier {
   void verify_checkpoint(const std::string& folder, const std::string& removable = {}) {
     const std::size_t before = files_;
     checkpoint::Manifest manifest;
-    const auto read = [&]() -> std::optional<std::string> {
-      manifest = checkpoint::read_manifest(folder);
-      return std::nullopt;
-    };
+    const auto read = throwing([&] { manifest = checkpoint::read_manifest(folder); });
     if (!report(join_path(folder, checkpoint::kManifestName), read, removable)) return;
     for (const auto& [name, record] : manifest.files) {
       const auto compare = [&, &name = name, &record = record] {
@@ -147,15 +158,15 @@ class Verifier {
     const auto list = checkpoint::find_model_file(folder, checkpoint::kModelChecksumsName);
     if (!list) return {};
     checkpoint::ModelChecksums sums;
-    report(*list, [&]() -> std::optional<std::string> {
+    report(*list, throwing([&] {
       sums = checkpoint::read_model_checksums(*list).value_or(checkpoint::ModelChecksums());
-      return std::nullopt;
-    });
+    }));
     for (const auto& [name, expected] : sums) {
       const std::string path =
           checkpoint::find_model_file(folder, name).value_or(join_path(folder, name));
-      report(path, [&, &expected = expected] {
-        return checkpoint::damage_of(path, expected, *list, checking_threads());
+      report(path, [&, &expected = expected]() -> std::optional<Problem> {
+        auto damage = checkpoint::damage_of(path, expected, *list, checking_threads());
+        return damage ? std::optional(Problem{.text = std::move(*damage)}) : std::nullopt;
       });
     }
     return sums;
@@ -164,25 +175,25 @@ class Verifier {
   static bool is_index(const std::string& name) { return name.ends_with(".index.json"); }
 
   void verify_file(const std::string& path) {
-    report(path, [&]() -> std::optional<std::string> {
-      checkpoint::check_listed_file(path, checking_threads());
-      const bool is_safetensors = path.ends_with(".safetensors");
-      if (is_index(path)) {
-        checkpoint::open_model(path);  // compares the index with every file it names
-      } else if (!is_safetensors &&
-                 format::kind_of_archive(path) == format::ArchiveKind::python_state) {
-        // The bytes only: a file with classes that are unknown here may be undamaged.
-        format::RandomAccessFile file(path);
-        format::ZipReader(file.map(), path).verify_all();
-      } else {
-        checkpoint::open_weight_file(path)->check();
-      }
-      return std::nullopt;
-    });
+    report(path, throwing([&] {
+             checkpoint::check_listed_file(path, checking_threads());
+             const bool is_safetensors = path.ends_with(".safetensors");
+             if (is_index(path)) {
+               checkpoint::open_model(path);  // compares the index with every file it names
+             } else if (!is_safetensors &&
+                        format::kind_of_archive(path) == format::ArchiveKind::python_state) {
+               // The bytes only: a file with classes that are unknown here may be undamaged.
+               format::RandomAccessFile file(path);
+               format::ZipReader(file.map(), path).verify_all();
+             } else {
+               checkpoint::open_weight_file(path)->check();
+             }
+           }));
   }
 
   std::size_t files_ = 0;
-  std::size_t problems_ = 0;
+  std::size_t damaged_ = 0;
+  std::size_t unread_ = 0;    // may be good
   bool has_removed_ = false;  // the training, while they were read
 };
 
@@ -196,16 +207,19 @@ int verify_command(int argc, char** argv) {
   app->add_option("path", path,
                   "A project, a folder of checkpoints, a checkpoint, a model folder or a file")
       ->required();
-  app->footer("Exit codes: 0 no damage, 1 damaged, 2 wrong usage.");
+  app->footer("Exit codes: 0 no damage, 1 damaged or unreadable, 2 wrong usage.");
   if (const auto exit_code = parse(*app, argc, argv)) return *exit_code;
   require_path(path);
   Verifier verifier;
   verifier.verify_path(path);
-  if (verifier.files() == 0 && verifier.problems() == 0) {
+  const bool is_good = verifier.damaged() == 0 && verifier.unread() == 0;
+  if (verifier.files() == 0 && is_good) {
     throw UsageError{path + " contains no complete checkpoint"};
   }
-  std::printf("%s, %zu damaged\n", plural(verifier.files(), "file").c_str(), verifier.problems());
-  return verifier.problems() == 0 ? 0 : kFailure;
+  std::printf("%s, %zu damaged", plural(verifier.files(), "file").c_str(), verifier.damaged());
+  if (verifier.unread() > 0) std::printf(", %zu that could not be read", verifier.unread());
+  std::printf("\n");
+  return is_good ? 0 : kFailure;
 }
 
 }  // namespace accelerant::cli

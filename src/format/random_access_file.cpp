@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 
 #include "accelerant/core/error.h"
+#include "core/files.h"
 #include "format/aligned_buffer.h"
 #include "format/stream_copy.h"
 
@@ -17,7 +17,7 @@ namespace accelerant::format {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const std::string& operation, int code) {
-  throw Error(path + ": " + operation + ": " + std::strerror(code));
+  throw_system_error(path + ": " + operation, code);
 }
 
 // Small enough to stay in the cache between being read and being used.

@@ -14,25 +14,6 @@
 namespace accelerant::checkpoint {
 namespace {
 
-struct Problem {
-  std::string text = {};
-  bool is_damage = true;
-};
-
-// What an exception says about a file that was looked at. Of the system's reasons these describe
-// what is on the disk; the others, such as a missing permission or a network disk that does not
-// answer, say nothing about it.
-Problem problem_of(const std::exception& exception) {
-  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
-    return {.text = "the memory does not suffice to read it", .is_damage = false};
-  }
-  const auto* const error = dynamic_cast<const SystemError*>(&exception);
-  if (error == nullptr) return {.text = exception.what()};
-  constexpr std::array kDamage = {ENOENT, ENOTDIR, EISDIR, ELOOP, EFBIG};
-  return {.text = error->what(),
-          .is_damage = std::ranges::find(kDamage, error->number()) != kDamage.end()};
-}
-
 std::optional<Problem> wrong_size(const std::string& folder, const std::string& name,
                                   const FileRecord& record) {
   const std::string path = join_path(folder, name);
@@ -58,13 +39,6 @@ std::optional<Problem> wrong_checksum(const std::string& folder, const std::stri
   } catch (const std::exception& exception) {
     return problem_of(exception);
   }
-}
-
-std::optional<Problem> wrong_file(const std::string& folder, const std::string& name,
-                                  const FileRecord& record, Check check) {
-  auto problem = wrong_size(folder, name, record);
-  if (!problem && check == Check::checksums) problem = wrong_checksum(folder, name, record);
-  return problem;
 }
 
 void add(Problem problem, Verification& found) {
@@ -95,10 +69,24 @@ void note_unexpected(const std::string& folder, Verification& found) {
 
 }  // namespace
 
-std::optional<std::string> problem_of_file(const std::string& folder, const std::string& name,
-                                           const FileRecord& record, Check check) {
-  auto problem = wrong_file(folder, name, record, check);
-  return problem ? std::optional(std::move(problem->text)) : std::nullopt;
+// Of the system's reasons some describe what is on the disk; the others, such as a missing
+// permission or a network disk that does not answer, say nothing about it.
+Problem problem_of(const std::exception& exception) {
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
+    return {.text = "the memory does not suffice to read it", .is_damage = false};
+  }
+  const auto* const error = dynamic_cast<const SystemError*>(&exception);
+  if (error == nullptr) return {.text = exception.what()};
+  constexpr std::array kDamage = {ENOENT, ENOTDIR, EISDIR, ELOOP, EFBIG};
+  return {.text = error->what(),
+          .is_damage = std::ranges::find(kDamage, error->number()) != kDamage.end()};
+}
+
+std::optional<Problem> problem_of_file(const std::string& folder, const std::string& name,
+                                       const FileRecord& record, Check check) {
+  auto problem = wrong_size(folder, name, record);
+  if (!problem && check == Check::checksums) problem = wrong_checksum(folder, name, record);
+  return problem;
 }
 
 std::vector<std::string> wrong_sizes(const std::string& folder, const Manifest& manifest) {
@@ -121,7 +109,9 @@ Verification verify(const std::string& folder, Check check) {
   }
   note_unexpected(folder, found);
   for (const auto& [name, record] : found.manifest.files) {
-    if (auto problem = wrong_file(folder, name, record, check)) add(std::move(*problem), found);
+    if (auto problem = problem_of_file(folder, name, record, check)) {
+      add(std::move(*problem), found);
+    }
   }
   return found;
 }

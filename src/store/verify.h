@@ -4,6 +4,7 @@
 //   for (const std::string& problem : found.problems) log::warn(problem);
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,13 +18,22 @@ enum class Check {
   checksums,  // also compares checksums: reads every byte
 };
 
+struct Problem {
+  std::string text = {};
+
+  // False if the disk, the permissions or the memory did not allow a look: the file may be good.
+  bool is_damage = true;
+};
+
+// What an exception says about a file that was looked at.
+Problem problem_of(const std::exception& exception);
+
 struct Verification {
   Manifest manifest = {};                  // empty if it cannot be read
   std::vector<std::string> problems = {};  // any problem makes the checkpoint unusable
   std::vector<std::string> notes = {};     // files that are not in the manifest
 
-  // Whether one of the problems is damage. The others only say that the disk, the permissions or
-  // the memory did not allow a look: the checkpoint may be good.
+  // Whether one of the problems is damage. Otherwise the checkpoint may be good.
   bool is_damaged = false;
 
   bool is_valid() const { return problems.empty(); }
@@ -34,8 +44,8 @@ Verification verify(const std::string& folder, Check check);
 
 // What is wrong with one file of the manifest; usually empty. Never throws because of the folder's
 // content.
-std::optional<std::string> problem_of_file(const std::string& folder, const std::string& name,
-                                           const FileRecord& record, Check check);
+std::optional<Problem> problem_of_file(const std::string& folder, const std::string& name,
+                                       const FileRecord& record, Check check);
 
 // The files that are missing or have the wrong size, one text for each.
 std::vector<std::string> wrong_sizes(const std::string& folder, const Manifest& manifest);

@@ -1,5 +1,6 @@
 """Tests inspect, verify, merge-weights and convert with files that Python's libraries write and read."""
 
+import errno
 import json
 import os
 import pathlib
@@ -378,6 +379,29 @@ def test_a_lost_manifest(tmp_path):
         assert str(lost) in result.stderr
     (lost.parent / "optimizer.bin").touch()  # as Python saves, whose folders have no manifest
     assert str(lost) not in run("verify", checkpoints, code=1).stdout
+
+
+def test_a_file_that_cannot_be_read_is_no_damaged_one(tmp_path):
+    """A file of 0 bytes whose first byte is an error of the disk."""
+    with open("/proc/self/mem", "rb", buffering=0) as unreadable:
+        try:
+            unreadable.read(1)
+            pytest.skip("this system has no file that cannot be read")
+        except OSError as error:
+            assert error.errno == errno.EIO
+    subprocess.run([os.environ["ACCELERANT_CHECKPOINT_SAVER"], tmp_path / "checkpoints", "rotate", "1"], check=True,
+                   stdout=subprocess.DEVNULL)
+    checkpoint = tmp_path / "checkpoints" / "checkpoint_0"
+    (checkpoint / "empty").unlink()
+    (checkpoint / "empty").symlink_to("/proc/self/mem")
+    files = len(json.loads((checkpoint / "manifest.json").read_text())["files"]) + 1
+    result = run("verify", tmp_path, code=1)
+    assert f"UNREAD   {checkpoint}/empty\n" in result.stdout and "DAMAGED" not in result.stdout
+    assert result.stdout.endswith(f"\n{files} files, 0 damaged, 1 that could not be read\n")
+    assert f"{checkpoint}/empty cannot be read: Input/output error" in result.stderr
+    damage(checkpoint / "model.safetensors", 2000)
+    result = run("verify", tmp_path, code=1)
+    assert result.stdout.endswith(f"\n{files} files, 1 damaged, 1 that could not be read\n")
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["gone", "replaced"])

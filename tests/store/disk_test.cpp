@@ -12,11 +12,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <new>
 #include <random>
 
+#include "store/model_checksums.h"
 #include "store/rotation.h"
 #include "store/sample_checkpoint.h"
 #include "store/system_calls.h"
+#include "store/verify.h"
 #include "support/expect_error.h"
 #include "support/random_seed.h"
 #include "support/temp_folder.h"
@@ -146,6 +149,32 @@ TEST(Disk, ACheckpointThatCannotBeReadIsNoDamagedOne) {
   calls->unreadable = "checkpoint_1/model.safetensors";
   ASSERT_EQ(::unlink((checkpoint_path(folder.path(), 1) + "/state.json").c_str()), 0);
   EXPECT_EQ(find_newest_valid(folder.path(), {}).number, 0);
+}
+
+TEST(Disk, AFileThatCannotBeReadIsNoDamagedOne) {
+  const TempFolder folder;
+  sample::save(folder.path("saved"), 1);
+  const Manifest manifest = read_manifest(folder.path("saved"));
+  const auto [name, record] = *manifest.files.find("model.safetensors");
+  const system_calls::Scope calls(folder.path());
+  calls->unreadable = name;
+  const auto problem = problem_of_file(folder.path("saved"), name, record, Check::checksums);
+  ASSERT_TRUE(problem);
+  EXPECT_FALSE(problem->is_damage);
+  EXPECT_TRUE(contains(problem->text, "cannot be read: Input/output error"));
+  // The files of models are read by other means.
+  FileChecksums sums = {.size = record.size};
+  sums.blocks.resize(record.size / sums.block_bytes + 1);
+  try {
+    damage_of(folder.path("saved/" + name), sums, "list", 1);
+    ADD_FAILURE() << "it was read";
+  } catch (const accelerant::Error& error) {
+    EXPECT_FALSE(problem_of(error).is_damage) << error.what();
+  }
+  calls->unreadable = "";
+  ASSERT_EQ(::unlink(folder.path("saved/" + name).c_str()), 0);
+  EXPECT_TRUE(problem_of_file(folder.path("saved"), name, record, Check::sizes)->is_damage);
+  EXPECT_FALSE(problem_of(std::bad_alloc()).is_damage);
 }
 
 TEST(Disk, ACheckpointWithoutPermissionIsNoDamagedOne) {

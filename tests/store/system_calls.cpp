@@ -61,6 +61,12 @@ bool ends_like(const std::string& path, const std::string& end) {
   return !end.empty() && path.ends_with(end);
 }
 
+bool is_unreadable(int fd) {
+  if (script().unreadable.empty()) return false;
+  const auto path = in_root(fd);
+  return path && ends_like(*path, script().unreadable);
+}
+
 int fail(int error_number) {
   errno = error_number;
   return -1;
@@ -83,11 +89,13 @@ ssize_t write(int fd, const void* data, size_t size) {
 }
 
 ssize_t read(int fd, void* data, size_t size) {
-  if (!script().unreadable.empty()) {
-    const auto path = in_root(fd);
-    if (path && ends_like(*path, script().unreadable)) return fail(EIO);
-  }
+  if (is_unreadable(fd)) return fail(EIO);
   return ::syscall(SYS_read, fd, data, size);
+}
+
+ssize_t pread(int fd, void* data, size_t size, off_t offset) {
+  if (is_unreadable(fd)) return fail(EIO);
+  return ::syscall(SYS_pread64, fd, data, size, offset);
 }
 
 int fsync(int fd) {

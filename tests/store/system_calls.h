@@ -1,6 +1,6 @@
 // Sits between the library and the system: a test sees in which order files are written, synced and
-// renamed, and can make calls fail. When linked into a program, these write(), read(), fsync(),
-// close(), rename(), renameat2() and link() replace those of the C library.
+// renamed, and can make calls fail. When linked into a program, these write(), read(), pread(),
+// fsync(), close(), rename(), renameat2() and link() replace those of the C library.
 #pragma once
 
 #include <cstddef>
