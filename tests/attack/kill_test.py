@@ -129,7 +129,7 @@ def attack_once(parent, scenario, expected, number):
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_killed_again_and_again(tmp_path, scenario):
     expected = undisturbed(tmp_path / "undisturbed", {**SETTINGS, **scenario.settings}, scenario.processes)
-    wanted = max(1, KILLS * scenario.share // 16)
+    wanted = -(-KILLS * scenario.share // 16)  # rounded up, so that all together are at least KILLS
     kills, resumes, trainings = collections.Counter(), 0, 0
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         while kills.total() < wanted:
