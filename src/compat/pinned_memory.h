@@ -40,14 +40,18 @@ struct PinnedLeftovers {
 // Waits for the device, since a copy may still be running. False if that is forbidden at present,
 // because a CUDA graph is being captured.
 inline bool wait_for_copies_on(c10::Device device) {
-  if (current_capture(device) != 0) return false;
+  try {
+    if (current_capture(device) != 0) return false;
+  } catch (const c10::Error&) {
+    return true;  // the device is gone, and the copies with it
+  }
   int before = device.index();
   (void)cudaGetDevice(&before);
   (void)cudaSetDevice(device.index());
   const cudaError_t result = cudaDeviceSynchronize();
   (void)cudaSetDevice(before);
   (void)cudaGetLastError();
-  // Other errors mean that the device is gone, and the copies with it.
+  // Other errors mean the same as above.
   return result != cudaErrorStreamCaptureUnsupported && result != cudaErrorStreamCaptureInvalidated;
 }
 
