@@ -159,7 +159,9 @@ SavedModel Accelerator::save_model(const ModelBase& model, const std::string& fo
   const auto span = core_->timeline().span(Phase::save, "save_model");
   // The other processes wait until the main process has saved, and get its Error if it fails.
   auto saved = dist::main_process_first(world(), [&] {
-    return is_main_process() ? accelerant::save_model(model, folder, options) : SavedModel();
+    if (!is_main_process()) return SavedModel();
+    core_->checkpoints.require_project_around(folder);
+    return accelerant::save_model(model, folder, options);
   });
   nlohmann::json shared = {saved.files, saved.total_size};
   dist::broadcast_object(world(), shared);

@@ -6,7 +6,6 @@
 #include "accelerant/core/error.h"
 #include "checkpoint/shared_tensors.h"
 #include "checkpoint/tensor_writer.h"
-#include "core/files.h"
 #include "format/shard_index.h"
 #include "format/shard_split.h"
 #include "store/file_writer.h"
@@ -47,7 +46,7 @@ format::ShardPlan plan_shards(const StateDict& stored,
   return plan;
 }
 
-SavedModel write_files(const std::string& folder, const StateDict& state,
+SavedModel write_files(const checkpoint::ModelSave& save, const StateDict& state,
                        const SaveModelOptions& options, checkpoint::ModelChecksums& sums) {
   const auto distinct = checkpoint::distinct_tensors(state);
   const format::ShardNaming naming =
@@ -65,7 +64,7 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
     saved.files.push_back(name);
   };
   for (const format::Shard& shard : plan.shards) {
-    FileWriter file(join_path(folder, shard.file), sum_up);
+    FileWriter file(save.new_file(shard.file), sum_up);
     const auto write =
         options.safe_serialization ? checkpoint::write_safetensors : checkpoint::write_archive;
     write(shard.tensors, stored, distinct.aliases, options.dtype, file);
@@ -73,7 +72,7 @@ SavedModel write_files(const std::string& folder, const StateDict& state,
   }
   if (plan.is_sharded()) {
     const std::string index = format::print_shard_index(format::index_of(plan));
-    FileWriter file(join_path(folder, naming.index_file()), sum_up);
+    FileWriter file(save.new_file(naming.index_file()), sum_up);
     file.write(std::as_bytes(std::span(index)));
     finish(file, naming.index_file());
   }
@@ -87,16 +86,10 @@ SavedModel save_model(const StateDict& state, const std::string& folder,
   format::parse_byte_size(options.max_shard_size);  // throws before anything happens
   for (const auto& item : state)
     checkpoint::require_storable(item.key(), item.value(), options.dtype);
-  const std::string saving = checkpoint::begin_model(folder);
-  SavedModel saved;
+  checkpoint::ModelSave save(folder);
   checkpoint::ModelChecksums sums;
-  try {
-    saved = write_files(saving, state, options, sums);
-  } catch (...) {
-    checkpoint::abandon_model(folder);
-    throw;
-  }
-  checkpoint::commit_model(folder, saved.files, sums);
+  SavedModel saved = write_files(save, state, options, sums);
+  save.commit(saved.files, sums);
   return saved;
 }
 

@@ -67,6 +67,9 @@ class FolderLock {
 
   const std::string& id() const { return holder_.id; }
 
+  // For those of this process who share the lock and must not work at the same time. Waits.
+  std::unique_lock<std::mutex> turn() { return std::unique_lock(turn_); }
+
   // Throws Error if another run has the lock now, or this process is a forked child.
   void require_held();
 
@@ -102,6 +105,7 @@ class FolderLock {
   std::string subject_;
   LockRules rules_;
   LockHolder holder_;
+  std::mutex turn_;
   std::unique_ptr<Renewing> renewing_;  // its mutex guards what follows
   std::int64_t looked_ = 0;             // when last, in milliseconds since the machine started
   bool is_released_ = false;

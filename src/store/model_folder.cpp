@@ -17,6 +17,7 @@
 namespace accelerant::checkpoint {
 namespace {
 
+constexpr const char* kLock = "model.saving.lock";
 constexpr const char* kComplete = "complete";
 constexpr std::size_t kLongestList = 64 << 20;
 
@@ -27,53 +28,26 @@ bool is_own_file(const std::string& name) {
   return is_model_file(name) || name == kModelChecksumsName;
 }
 
-// The checksums of the model before would accuse files of the new one. Those of the new one come
-// last, see commit_model().
-void remove_old_checksums(const std::string& folder, const std::vector<std::string>& files) {
-  const bool are_moved = std::ranges::find(files, kModelChecksumsName) != files.end() &&
-                         !path_exists(join_path(saving_in(folder), kModelChecksumsName));
-  const std::string old = join_path(folder, kModelChecksumsName);
-  if (are_moved || !path_exists(old)) return;
-  failpoint("model.before_checksums");
-  remove_file(old);
-  sync_folder(folder);
+std::string created(const std::string& folder) {
+  if (path_exists(folder) && !is_folder(folder)) {
+    throw Error(ErrorDetails{.problem = "A model cannot be saved to " + folder,
+                             .expected = "a folder",
+                             .got = "a file"});
+  }
+  make_folders(folder);
+  return folder;
 }
 
-void mark_complete(const std::string& folder, const std::vector<std::string>& files) {
-  const std::string saving = saving_in(folder);
-  sync_folder(saving);
-  failpoint("model.before_complete");
-  // An incomplete list must not be found under the name that counts.
-  const std::string list = nlohmann::json(files).dump();
-  const std::string unnamed = join_path(saving, "complete.tmp");
-  FileWriter writer(unnamed);
-  writer.write(std::as_bytes(std::span(list)));
-  writer.finish();
-  rename_path(unnamed, join_path(saving, kComplete));
-  failpoint("model.complete");
-  sync_folder(saving);
-  sync_folder(folder);
+void write_text(const std::string& path, const std::string& text) {
+  FileWriter file(path, SumUp::no);
+  file.write(std::as_bytes(std::span(text)));
+  file.finish();
 }
 
-void put_in_place(const std::string& folder, const std::vector<std::string>& files) {
-  const std::string saving = saving_in(folder);
-  remove_old_checksums(folder, files);
-  for (const std::string& file : files) {
-    const std::string from = join_path(saving, file);
-    if (!path_exists(from)) continue;  // already moved before a crash
-    failpoint("model.before_move");
-    rename_path(from, join_path(folder, file));
-  }
-  sync_folder(folder);
-  for (const std::string& name : entries_of(folder)) {
-    const bool is_stale = is_own_file(name) && std::ranges::find(files, name) == files.end();
-    if (!is_stale) continue;
-    failpoint("model.before_stale");
-    remove_file(join_path(folder, name));
-  }
-  failpoint("model.before_end");
-  remove_tree(saving);
-  sync_folder(folder);
+// Whether a folder of that name belongs to one save.
+bool is_of_one_save(const std::string& name) {
+  static const std::regex pattern(R"(model\.saving\.[0-9a-f]{12}\.tmp)");
+  return std::regex_match(name, pattern);
 }
 
 }  // namespace
@@ -84,42 +58,119 @@ bool is_model_file(const std::string& name) {
   return std::regex_match(name, pattern);
 }
 
-std::string begin_model(const std::string& folder) {
-  if (path_exists(folder) && !is_folder(folder)) {
-    throw Error(ErrorDetails{.problem = "A model cannot be saved to " + folder,
-                             .expected = "a folder",
-                             .got = "a file"});
-  }
-  make_folders(folder);
-  if (const auto waiting = waiting_files(folder)) put_in_place(folder, *waiting);
-  const std::string saving = saving_in(folder);
-  remove_tree(saving);
-  make_folders(saving);
-  return saving;
-}
-
-void commit_model(const std::string& folder, std::vector<std::string> files,
-                  const ModelChecksums& sums) {
+ModelSave::ModelSave(const std::string& folder)
+    : folder_(created(folder)),
+      lock_(FolderLock::acquire(join_path(folder, kLock), "The model folder " + folder)),
+      turn_(lock_->turn()),
+      own_(join_path(folder, "model.saving." + lock_->id() + ".tmp")),
+      staging_(join_path(own_, "new")) {
   try {
-    if (!sums.empty()) {
-      FileWriter list(join_path(saving_in(folder), kModelChecksumsName), SumUp::no);
-      const std::string text = to_text(sums);
-      list.write(std::as_bytes(std::span(text)));
-      list.finish();
-      // Last: whoever does not know about an unfinished save must not find them beside old files.
-      files.push_back(kModelChecksumsName);
-    }
-    mark_complete(folder, files);
+    begin();
   } catch (...) {
-    abandon_model(folder);
+    remove_own();
     throw;
   }
-  put_in_place(folder, files);
 }
 
-void abandon_model(const std::string& folder) {
+ModelSave::~ModelSave() {
+  if (process_.is_this_one()) remove_own();
+}
+
+void ModelSave::begin() const {
+  remove_tree(own_);  // left by another thread, which had the same lock
+  make_folder(own_);
+  for (const std::string& name : entries_of(folder_)) {
+    if (is_of_one_save(name) && name != name_of(own_)) discard(name);
+  }
+  if (const auto waiting = waiting_files(folder_)) {
+    put_in_place(*waiting);
+  } else if (path_exists(saving_in(folder_))) {
+    discard(kModelSavingName);  // of version 0.1.0, which wrote the files there
+  }
+  make_folder(staging_);
+}
+
+std::string ModelSave::new_file(const std::string& name) const {
+  lock_->require_held();
+  return join_path(staging_, name);
+}
+
+void ModelSave::commit(std::vector<std::string> files, const ModelChecksums& sums) {
+  if (!sums.empty()) {
+    write_text(new_file(kModelChecksumsName), to_text(sums));
+    // Last: whoever does not know about an unfinished save must not find them beside old files.
+    files.push_back(kModelChecksumsName);
+  }
+  failpoint("model.before_complete");
+  write_text(new_file(kComplete), nlohmann::json(files).dump());
+  sync_folder(staging_);
+  rename_while_held(staging_, saving_in(folder_));
+  failpoint("model.complete");
+  sync_folder(folder_);
+  put_in_place(files);
+}
+
+void ModelSave::put_in_place(const std::vector<std::string>& files) const {
+  remove_old_checksums(files);
+  for (const std::string& file : files) {
+    const std::string from = join_path(saving_in(folder_), file);
+    if (!path_exists(from)) continue;  // already moved before a crash
+    failpoint("model.before_move");
+    rename_if_there(from, join_path(folder_, file));
+  }
+  sync_folder(folder_);
+  for (const std::string& name : entries_of(folder_)) {
+    const bool is_stale = is_own_file(name) && std::ranges::find(files, name) == files.end();
+    if (!is_stale) continue;
+    failpoint("model.before_stale");
+    discard(name);
+  }
+  failpoint("model.before_end");
+  discard(kModelSavingName);
+  sync_folder(folder_);
+}
+
+// The checksums of the model before would accuse files of the new one. Those of the new one come
+// last, see commit().
+void ModelSave::remove_old_checksums(const std::vector<std::string>& files) const {
+  const bool are_moved = std::ranges::find(files, kModelChecksumsName) != files.end() &&
+                         !path_exists(join_path(saving_in(folder_), kModelChecksumsName));
+  if (are_moved || !path_exists(join_path(folder_, kModelChecksumsName))) return;
+  failpoint("model.before_checksums");
+  discard(kModelChecksumsName);
+  sync_folder(folder_);
+}
+
+void ModelSave::rename_while_held(const std::string& from, const std::string& to) const {
+  lock_->require_held();
+  failpoint("model.rename");  // as in every gap, it may be lost here
   try {
-    remove_tree(saving_in(folder));
+    rename_path(from, to);
+  } catch (const Error&) {
+    lock_->require_held();  // the better explanation, if it was
+    throw;
+  }
+}
+
+// A save that was suspended may have moved this file just now, or removed this folder of its own.
+void ModelSave::rename_if_there(const std::string& from, const std::string& to) const {
+  try {
+    rename_while_held(from, to);
+  } catch (const SystemError&) {
+    if (path_exists(from)) throw;
+  }
+}
+
+// By way of its own folder: see the top of the header.
+void ModelSave::discard(const std::string& name) const {
+  const std::string removed = join_path(own_, name);
+  rename_if_there(join_path(folder_, name), removed);
+  remove_tree(removed);
+}
+
+void ModelSave::remove_own() const noexcept {
+  try {
+    remove_tree(own_);
   } catch (const std::exception& error) {
     log(LogLevel::warning, std::string("Cannot remove the leftovers of a save: ") + error.what());
   }

@@ -127,6 +127,24 @@ TEST(OneRun, SeveralAcceleratorsOfAProcessShareTheLock) {
   EXPECT_NO_THROW(first.accelerator.save_state());
 }
 
+TEST(OneRun, ARunThatHasLostItsProjectSavesNoModelIntoIt) {
+  const TempFolder folder;
+  const TempFolder elsewhere;
+  Training training(in_project(folder));
+  const auto save_to = [&](const std::string& path) {
+    training.accelerator.save_model(training.model, path);
+  };
+  save_to(folder.path("models/last"));
+  const auto other = accelerant::checkpoint::this_process_as_holder();  // with an id of its own
+  accelerant::rename_path(folder.write("unnamed", to_text(other)), folder.path("accelerant.lock"));
+  for (const char* name : {"models/last", "models/new", "models/../another", ""}) {
+    expect_error([&] { save_to(folder.path(name)); },
+                 {"The project " + folder.path() + " belongs to another run now", text_of(other)});
+  }
+  EXPECT_EQ(entries_of(folder.path("models")), Names{"last"});
+  EXPECT_NO_THROW(save_to(elsewhere.path("model")));
+}
+
 TEST(OneRun, AFolderOfItsOwnIsLockedWhileItIsSaved) {
   const TempFolder folder;
   Training training(on_cpu());

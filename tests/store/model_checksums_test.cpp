@@ -3,12 +3,10 @@
 #include <accelerant/core/failpoint.h>
 #include <accelerant/format/safetensors.h>
 #include <core/files.h>
-#include <format/shard_index.h>
 #include <gtest/gtest.h>
 #include <store/checksum.h>
 #include <store/file_writer.h>
 #include <store/model_files.h>
-#include <store/model_folder.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include <random>
 #include <thread>
 
+#include "store/sample_model.h"
 #include "support/expect_error.h"
 #include "support/random_seed.h"
 #include "support/temp_folder.h"
@@ -26,11 +25,9 @@ namespace {
 
 using namespace accelerant::checkpoint;
 using accelerant::entries_of;
-using accelerant::join_path;
 using accelerant::path_exists;
 namespace format = accelerant::format;
-
-using Names = std::vector<std::string>;
+using namespace sample_model;
 
 std::string random_text(std::size_t size, unsigned seed) {
   std::mt19937 generator(seed);
@@ -49,50 +46,6 @@ FileChecksums written(const std::string& path, const std::string& content, std::
     file.write(bytes_of(content).subspan(at, std::min(piece, content.size() - at)));
   }
   return file.finish_blocks();
-}
-
-// A model of these shards, each with a tensor of `value`; saved as save_model does it.
-void save(const std::string& folder, const Names& shards, unsigned char value, bool with_sums) {
-  const std::string saving = begin_model(folder);
-  ModelChecksums sums;
-  format::ShardPlan plan;
-  for (const std::string& shard : shards) {
-    FileWriter file(join_path(saving, shard), SumUp::blocks);
-    const std::vector<std::byte> data(1000, std::byte{value});
-    const std::string name = "of " + shard;
-    format::SafetensorsWriter(
-        {{.name = name, .dtype = format::DType::u8, .shape = {1000}, .data = data}})
-        .write(file);
-    sums[shard] = file.finish_blocks();
-    plan.shards.push_back({.file = shard, .tensors = {name}});
-  }
-  Names files = shards;
-  if (shards.size() > 1) {
-    const std::string index = "model.safetensors.index.json";
-    sums[index] =
-        written(join_path(saving, index), format::print_shard_index(format::index_of(plan)), 10);
-    files.push_back(index);
-  }
-  commit_model(folder, files, with_sums ? sums : ModelChecksums());
-}
-
-const Names kOne = {"model.safetensors"};
-const Names kTwo = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
-
-// The value in all tensors of the model; -1 if they differ.
-int value_in(const WeightFiles& files) {
-  int value = -2;
-  for (const auto& file : files) {
-    for (const WeightTensor& tensor : file->tensors()) {
-      file->for_each_piece(tensor, [&](auto bytes) {
-        for (const std::byte byte : bytes) {
-          const int found = std::to_integer<int>(byte);
-          value = value == -2 || value == found ? found : -1;
-        }
-      });
-    }
-  }
-  return value;
 }
 
 void read_while_comparing(const std::string& path) {

@@ -71,7 +71,8 @@ struct SavedModel {
 // Creates the folder if missing. Tied weights are stored once, together with their other names.
 // Once the new model is in place, files of an earlier model that it does not replace are removed.
 // Throws Error, leaving the earlier model unchanged, if a tensor cannot be stored (sparse,
-// quantised, without data) or the disk cannot be written.
+// quantised, without data), the disk cannot be written, or another process is saving to the folder.
+// Threads of one process that save to one folder wait for each other.
 SavedModel save_model(const torch::nn::Module& module, const std::string& folder,
                       const SaveModelOptions& options = {});
 SavedModel save_model(const StateDict& state, const std::string& folder,

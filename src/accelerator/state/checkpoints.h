@@ -94,6 +94,10 @@ class Checkpoints {
   // A backward begins: no saved loop is left to continue.
   void begin_backward();
 
+  // Called in the main process before it changes something in a folder that is not a checkpoint.
+  // Throws Error if the folder lies in the project, and another run has taken that over.
+  void require_project_around(const std::string& folder) const;
+
   // Forgets what was prepared, registered and loaded.
   void forget();
 

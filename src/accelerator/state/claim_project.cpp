@@ -1,6 +1,8 @@
 // One run at a time saves to a project.
 #include <unistd.h>
 
+#include <climits>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "accelerant/core/error.h"
@@ -12,6 +14,25 @@
 #include "store/rotation.h"
 
 namespace accelerant::detail {
+namespace {
+
+// Of the part of a path that exists.
+std::string real_path_above(std::string path) {
+  char found[PATH_MAX];
+  while (::realpath(path.c_str(), found) == nullptr) {
+    const std::string above = folder_of(path);
+    if (above == path) return path;
+    path = above;
+  }
+  return found;
+}
+
+// Whether a folder, which need not exist yet, is the project's or lies in it.
+bool lies_in(const std::string& folder, const std::string& project) {
+  return (real_path_above(folder) + "/").starts_with(real_path_above(project) + "/");
+}
+
+}  // namespace
 
 using nlohmann::json;
 
@@ -60,6 +81,10 @@ void Checkpoints::claim_project() {
                              .hint = "start this program again; it resumes from the newer one"});
   }
   lock_ = lock;
+}
+
+void Checkpoints::require_project_around(const std::string& folder) const {
+  if (lock_ && lies_in(folder, core_.options.project.dir)) lock_->require_held();
 }
 
 }  // namespace accelerant::detail

@@ -64,7 +64,7 @@ class ModelOutput {
     });
   }
 
-  WrittenModel write_to(const std::string& folder) {
+  WrittenModel write_to(const checkpoint::ModelSave& save) {
     const format::ShardNaming naming =
         options_.safetensors ? format::ShardNaming{}
                              : format::ShardNaming{.stem = "pytorch_model", .extension = ".bin"};
@@ -72,7 +72,7 @@ class ModelOutput {
         format::split_into_shards(to_place(), options_.max_shard_bytes, naming);
     if (plan.shards.empty()) plan.shards.push_back({.file = naming.file(1, 1)});
     for (const format::Shard& shard : plan.shards) {
-      checkpoint::FileWriter file(join_path(folder, shard.file), sum_up());
+      checkpoint::FileWriter file(save.new_file(shard.file), sum_up());
       if (options_.safetensors) {
         write_safetensors(shard.tensors, file);
       } else {
@@ -82,7 +82,7 @@ class ModelOutput {
     }
     if (plan.is_sharded()) {
       const std::string index = format::print_shard_index(format::index_of(plan));
-      checkpoint::FileWriter file(join_path(folder, naming.index_file()), sum_up());
+      checkpoint::FileWriter file(save.new_file(naming.index_file()), sum_up());
       file.write(std::as_bytes(std::span(index)));
       finish(file, naming.index_file());
     }
@@ -282,15 +282,9 @@ WrittenModel write_model(const checkpoint::WeightFiles& model, const std::string
                          const std::string& folder, const OutputOptions& options) {
   ModelOutput output(model, options);
   require_safe(model, input, folder, output.is_lossless());
-  const std::string saving = checkpoint::begin_model(folder);
-  WrittenModel written;
-  try {
-    written = output.write_to(saving);
-  } catch (...) {
-    checkpoint::abandon_model(folder);
-    throw;
-  }
-  checkpoint::commit_model(folder, written.files, output.checksums());
+  checkpoint::ModelSave save(folder);
+  WrittenModel written = output.write_to(save);
+  save.commit(written.files, output.checksums());
   return written;
 }
 
