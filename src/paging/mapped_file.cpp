@@ -23,7 +23,7 @@ namespace {
 
 // Not quite a MiB: reads of that size and more go through another buffer.
 constexpr std::size_t staging_bytes = (std::size_t{1} << 20) - 4096;
-constexpr int most_staging_threads = 8;
+constexpr int most_staging_threads = 16;
 
 std::string form_of(const format::TensorInfo& tensor) {
   return c10::str(format::dtype_name(tensor.dtype), " ", c10::IntArrayRef(tensor.shape));
@@ -41,21 +41,27 @@ class ModelFiles::Staging {
         threads_(std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1,
                             most_staging_threads)) {}
 
-  void read(const FileTensor& tensor, const at::Tensor& target) {
+  // All of them at once: threads take long to start, compared with reading a small tensor.
+  void read(const std::vector<Read>& reads) {
+    std::vector<Piece> pieces;
+    for (const Read& read : reads) {
+      for (std::size_t begin = 0; begin < read.target.nbytes(); begin += staging_bytes) {
+        pieces.push_back({&read, begin});
+      }
+    }
     const c10::Stream stream = c10::impl::getDeviceGuardImpl(device_.type())->getStream(device_);
-    const std::size_t bytes = target.nbytes();
-    const std::size_t pieces = (bytes + staging_bytes - 1) / staging_bytes;
-    checkpoint::run_in_parallel(pieces, threads_, [&](std::size_t i) {
+    checkpoint::run_in_parallel(pieces.size(), threads_, [&](std::size_t i) {
       const OrdinaryMode ordinary;
       const c10::StreamGuard guard(stream);
-      const std::size_t begin = i * staging_bytes;
-      const std::size_t count = std::min(staging_bytes, bytes - begin);
-      read_piece(tensor, begin, stream,
-                 target.narrow(0, static_cast<int64_t>(begin), static_cast<int64_t>(count)));
+      read_piece(pieces[i], stream);
     });
   }
 
  private:
+  struct Piece {
+    const Read* read;
+    std::size_t begin;
+  };
   struct Buffer {
     at::Tensor memory;
     c10::Event is_free;
@@ -85,13 +91,15 @@ class ModelFiles::Staging {
     bool is_done_ = false;
   };
 
-  void read_piece(const FileTensor& tensor, std::size_t offset, const c10::Stream& stream,
-                  const at::Tensor& target) {
+  void read_piece(const Piece& piece, const c10::Stream& stream) {
+    const auto& [tensor, target] = *piece.read;
+    const std::size_t count = std::min(staging_bytes, target.nbytes() - piece.begin);
     Turn turn(*this);
     turn.wait_until_free();
     auto* const start = static_cast<std::byte*>(turn.memory().mutable_data_ptr());
-    tensor.file->read_part(tensor.name, offset, {start, target.nbytes()});
-    target.copy_(turn.memory().narrow(0, 0, target.numel()), /*non_blocking=*/true);
+    tensor->file->read_part(tensor->name, piece.begin, {start, count});
+    target.narrow(0, static_cast<int64_t>(piece.begin), static_cast<int64_t>(count))
+        .copy_(turn.memory().narrow(0, 0, static_cast<int64_t>(count)), /*non_blocking=*/true);
     turn.is_read_on(stream);
   }
 
@@ -155,15 +163,18 @@ const FileTensor& ModelFiles::tensor_of(const UnitLayout& layout, const UnitPart
   return tensor;
 }
 
-void ModelFiles::read(const FileTensor& tensor, const at::Tensor& target) {
-  if (target.is_cpu()) {
-    auto* const start = static_cast<std::byte*>(target.mutable_data_ptr());
-    return tensor.file->read(tensor.name, {start, target.nbytes()});
+void ModelFiles::read(const std::vector<Read>& reads, c10::Device device) {
+  if (device.is_cpu()) {
+    for (const auto& [tensor, target] : reads) {
+      auto* const start = static_cast<std::byte*>(target.mutable_data_ptr());
+      tensor->file->read(tensor->name, {start, target.nbytes()});
+    }
+    return;
   }
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<Staging>& staging = staging_[target.device()];
-  if (!staging) staging = std::make_unique<Staging>(target.device());
-  staging->read(tensor, target);
+  std::unique_ptr<Staging>& staging = staging_[device];
+  if (!staging) staging = std::make_unique<Staging>(device);
+  staging->read(reads);
 }
 
 MappedFile::MappedFile(std::shared_ptr<ModelFiles> files) : files_(std::move(files)) {}
@@ -193,10 +204,13 @@ std::optional<LentMemory> MappedFile::lend(const UnitLayout& layout, c10::Device
 }
 
 void MappedFile::fetch(const UnitLayout& layout, const at::Tensor& block) {
+  std::vector<ModelFiles::Read> reads;
   for (const UnitPart& part : layout.parts) {
-    files_->read(files_->tensor_of(layout, part), block.narrow(0, static_cast<int64_t>(part.offset),
-                                                               static_cast<int64_t>(part.bytes)));
+    reads.push_back(
+        {&files_->tensor_of(layout, part),
+         block.narrow(0, static_cast<int64_t>(part.offset), static_cast<int64_t>(part.bytes))});
   }
+  files_->read(reads, block.device());
 }
 
 }  // namespace accelerant::paging

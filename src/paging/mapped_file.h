@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "accelerant/format/safetensors.h"
 #include "paging/source.h"
@@ -36,9 +37,14 @@ class ModelFiles {
   // type or shape than the parameter.
   const FileTensor& tensor_of(const UnitLayout& layout, const UnitPart& part) const;
 
-  // Reads a tensor into a tensor of as many bytes on any device; on an accelerator, on its current
-  // stream.
-  void read(const FileTensor& tensor, const at::Tensor& target);
+  // What is read into which bytes, as many as the tensor has.
+  struct Read {
+    const FileTensor* tensor;
+    at::Tensor target;
+  };
+
+  // The targets are on one device; on an accelerator, they are filled on its current stream.
+  void read(const std::vector<Read>& reads, c10::Device device);
 
  private:
   class Staging;
