@@ -319,7 +319,12 @@ int status_of_child(const std::function<bool()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {
     at::set_num_threads(1);
-    const bool ran = body();
+    bool ran = true;
+    try {
+      ran = body();
+    } catch (const std::exception& error) {  // the rest of the tests is the parent's
+      ADD_FAILURE() << error.what();
+    }
     std::fflush(nullptr);
     ::_exit(testing::Test::HasFailure() ? 1 : ran ? 0 : 77);
   }
@@ -382,8 +387,8 @@ TEST(DispatchFiles, KilledInTheMiddleOfASaveTheOldModelIsWhole) {
   const TempFolder folder;
   LanguageModel old_model = make_model({}, 1);
   save_model(old_model, folder.path("model"));
+  LanguageModel net = make_model({}, 2);  // seeds GPUs, too, which a child cannot
   kill_at("paging.fetch", [&] {
-    LanguageModel net = make_model({}, 2);
     disk_offload(net, folder.path("offload"),
                  {.execution_device = at::Device(at::kCPU), .budget = 0, .zero_copy = false});
     save_model(net, folder.path("model"));
