@@ -12,6 +12,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -88,15 +89,24 @@ inline void hold_for(const c10::Stream& stream, const at::Tensor& pinned) {
   if (!is_known) throw Error("A kernel can only write to pinned host memory");
 }
 
-// Operators called from this thread run in it. at::set_num_threads would change the default of all
-// future threads; OpenMP's own setting affects only one thread. Different torch builds bring
+// How many threads compute what this thread calls. at::set_num_threads would change the default of
+// all future threads; OpenMP's own setting affects only one thread. Different torch builds bring
 // different OpenMP libraries, so the function is looked up. Does nothing if there is none.
-inline void use_one_intra_op_thread() {
+inline void use_intra_op_threads(int threads) {
   at::internal::lazy_init_num_threads();  // must come before our setting, not after it
   using SetThreads = void (*)(int);
   static const auto set_threads =
       reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-  if (set_threads != nullptr) set_threads(1);
+  if (set_threads != nullptr) set_threads(threads);
+}
+
+// Operators called from this thread run in it.
+inline void use_one_intra_op_thread() { use_intra_op_threads(1); }
+
+// Leaves processors to threads that keep a GPU busy meanwhile.
+inline void spare_intra_op_threads(int spared) {
+  at::internal::lazy_init_num_threads();
+  use_intra_op_threads(std::max(1, at::get_num_threads() - spared));
 }
 
 }  // namespace accelerant::compat

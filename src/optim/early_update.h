@@ -1,10 +1,10 @@
 // What a FusedStep on the host offers for updates that begin before the step they belong to: each
 // parameter is updated as soon as its gradient is final, while backward computes the others.
 //
-// Only the images in host memory and the states are new then; parameters change in the step, which
-// updates what is left. The step must come, with the same gradients and options, and without
-// clipping or a scaler: what is updated cannot be taken back. The step throws Error otherwise, and
-// so does whoever drops the gradients or reads the state before.
+// Images in host memory and states are new then, and parameters once they are sent, which is for
+// after the backward. The step updates and sends what is left. It must come, with the same gradients
+// and options, and without clipping or a scaler: what is updated cannot be taken back. The step
+// throws Error otherwise, and so does whoever drops the gradients or reads the state before.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +25,10 @@ class EarlyUpdate {
   // Updates the parameter with its final gradient, or leaves it to the step. Any one thread may
   // call it, at a time when no other function is called.
   void update(const at::Tensor& parameter);
+
+  // Queues the copy of an updated parameter to its device, on the current stream. Nothing that comes
+  // later on another stream may use the old value. At the same time another thread may update others.
+  void send(const at::Tensor& parameter);
 
   // Whether some are updated and the step has not come yet.
   bool has_begun() const;

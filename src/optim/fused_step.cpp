@@ -455,6 +455,9 @@ bool EarlyUpdate::begin() { return fused_step_.impl_->plan().begin_early(); }
 void EarlyUpdate::update(const at::Tensor& parameter) {
   fused_step_.impl_->update_early(parameter);
 }
+void EarlyUpdate::send(const at::Tensor& parameter) {
+  fused_step_.impl_->plan().send_early(parameter);
+}
 bool EarlyUpdate::has_begun() const { return fused_step_.impl_->plan().has_early(); }
 void EarlyUpdate::require_step(const char* what) const {
   if (has_begun()) refuse_between_update_and_step(what);

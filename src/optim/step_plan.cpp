@@ -336,7 +336,9 @@ void StepPlan::send(const StepPart& part) {
   failpoint("optim.send");
   for (int32_t tensor = part.first_tensor; tensor < part.end_tensor; ++tensor) {
     const Slot& slot = *slots_by_tensor_[static_cast<std::size_t>(tensor)];
-    if (slot.image.defined()) slot.parameter.copy_(slot.image, /*non_blocking=*/true);
+    const auto early = early_.find(slot.parameter.unsafeGetTensorImpl());
+    const bool is_sent = early != early_.end() && early->second.is_sent;
+    if (slot.image.defined() && !is_sent) slot.parameter.copy_(slot.image, /*non_blocking=*/true);
   }
 }
 
@@ -384,13 +386,29 @@ int32_t StepPlan::update_early(const at::Tensor& parameter, const kernels::StepF
     return -1;
   }
   if (!slots_by_tensor_[static_cast<std::size_t>(seen.tensor)]->image.defined()) return -1;
-  Early& early = early_[seen.parameter];
-  early = {};  // matches no gradient, in case the update fails half-way
+  const auto note = [&](const Early& early) {
+    const std::scoped_lock lock(early_mutex_);
+    early_[seen.parameter] = early;
+  };
+  note({});  // matches no gradient, in case the update fails half-way
   wait_until_sent();
   kernels::cpu::update_blocks(tables(), costs(), blocks_of(seen.tensor), factors, {});
   const c10::TensorImpl* const gradient = parameter.grad().unsafeGetTensorImpl();
-  early = {.gradient = gradient, .version = version_of(*gradient)};
+  note({.gradient = gradient, .version = version_of(*gradient)});
   return seen.tensor;
+}
+
+void StepPlan::send_early(const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  {
+    const std::scoped_lock lock(early_mutex_);
+    const auto early = early_.find(parameter.unsafeGetTensorImpl());
+    if (early == early_.end() || early->second.gradient == nullptr) return;
+    early->second.is_sent = true;
+  }
+  Slot& slot = *slots_.at(parameter.unsafeGetTensorImpl());
+  slot.parameter.copy_(slot.image, /*non_blocking=*/true);
+  slot.parameter_version = version_of(*slot.parameter.unsafeGetTensorImpl());
 }
 
 bool StepPlan::is_early(int32_t tensor) const {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -80,6 +81,7 @@ class StepPlan {
   // See EarlyUpdate. update_early() returns the tensor that it updated, or -1.
   bool begin_early();
   int32_t update_early(const at::Tensor& parameter, const kernels::StepFactors& factors);
+  void send_early(const at::Tensor& parameter);
   bool has_early() const { return !early_.empty(); }
   bool is_early(int32_t tensor) const;
 
@@ -215,8 +217,10 @@ class StepPlan {
   struct Early {
     const c10::TensorImpl* gradient = nullptr;
     int64_t version = 0;
+    bool is_sent = false;
   };
   std::unordered_map<const c10::TensorImpl*, Early> early_;
+  std::mutex early_mutex_;  // while one thread updates and another one sends
   std::vector<kernels::Hyper> early_groups_;
   std::vector<std::pair<c10::Device, c10::Event>> sent_;  // the last copies, one per device
   bool is_done_in_part_ = false;

@@ -332,9 +332,10 @@ struct OffloadSettings {
   std::optional<uint64_t> budget = std::nullopt;
 
   // With `optimizer`: begin the update of each parameter as soon as its gradient is on the host, in
-  // a thread beside backward, instead of in step(). It is a promise that step() follows each
-  // backward that completes a window, with the gradients and rates as they are then: what is
-  // updated cannot be taken back, so anything else is an Error from there on. Clipping, loss
+  // a thread beside backward, instead of in step(). Parameters have their new values when backward()
+  // returns. It is a promise that step() follows each backward that completes a window, with the
+  // gradients and rates as they are then: what is updated cannot be taken back, so anything else is
+  // an Error from there on. Clipping, loss
   // scaling and `nonfinite` other than step need all gradients first and are an Error. Windows
   // whose gradients need a factor at their end (a short last window of a stream, losses by items),
   // and gradients that processes exchange, are updated in step() all the same. So are those that

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "compat/device.h"
+
 namespace accelerant::detail {
 
 UpdateThread::~UpdateThread() {
@@ -32,14 +34,29 @@ void UpdateThread::add(at::Tensor parameter, std::optional<c10::Event> gradient_
   has_changed_.notify_all();
 }
 
-void UpdateThread::finish() {
+void UpdateThread::finish(const Update& use) {
   std::unique_lock lock(mutex_);
-  has_changed_.wait(lock, [&] { return jobs_.empty() && !is_busy_; });
+  while (true) {
+    has_changed_.wait(lock, [&] { return !updated_.empty() || (jobs_.empty() && !is_busy_); });
+    if (updated_.empty()) break;
+    const at::Tensor parameter = std::move(updated_.front());
+    updated_.pop_front();
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      use(parameter);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (failure && !failure_) failure_ = failure;
+  }
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void UpdateThread::run() {
   c10::setThreadName("updates");
+  compat::spare_intra_op_threads(2);  // for the loop's and for backward's, which drive the device
   std::unique_lock lock(mutex_);
   while (true) {
     has_changed_.wait(lock, [&] { return must_end_ || !jobs_.empty(); });
@@ -49,15 +66,18 @@ void UpdateThread::run() {
     is_busy_ = true;
     lock.unlock();
     std::exception_ptr failure;
+    at::Tensor updated;
     try {
       if (job.gradient_is_there) job.gradient_is_there->synchronize();
       update_(job.parameter);
+      updated = std::move(job.parameter);
     } catch (...) {
       failure = std::current_exception();
     }
     job = {};  // outside of the lock: it may free memory
     lock.lock();
     if (failure && !failure_) failure_ = failure;
+    if (updated.defined()) updated_.push_back(std::move(updated));
     is_busy_ = false;
     has_changed_.notify_all();
   }

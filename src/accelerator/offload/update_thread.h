@@ -29,8 +29,9 @@ class UpdateThread {
   // Any thread may call it. The gradient is there once the event has happened; empty: now.
   void add(at::Tensor parameter, std::optional<c10::Event> gradient_is_there);
 
-  // Returns once all are updated, or throws what one of them threw.
-  void finish();
+  // Returns once all are updated, or throws what one of them threw. Calls `use` for each that is
+  // updated, in this thread, as soon as it is.
+  void finish(const Update& use);
 
  private:
   struct Job {
@@ -44,6 +45,7 @@ class UpdateThread {
   std::condition_variable has_changed_;
   Update update_;
   std::deque<Job> jobs_;
+  std::deque<at::Tensor> updated_;  // finish() has not used them yet
   bool is_busy_ = false;
   bool must_end_ = false;
   std::exception_ptr failure_;

@@ -229,7 +229,10 @@ void OptimizerState::end_backward() {
   } catch (...) {
     failure = std::current_exception();
   }
-  if (updates_) updates_->finish();
+  if (updates_) {
+    FusedStep* const fused = step_.fused_so_far();
+    updates_->finish([fused](const at::Tensor& parameter) { EarlyUpdate(*fused).send(parameter); });
+  }
   if (failure) std::rethrow_exception(failure);
 }
 
