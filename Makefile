@@ -52,14 +52,15 @@ test-long: ## Build everything and run all tests, including the long ones (prese
 	@cmake --build --preset release -j $(JOBS)
 	@ctest --preset long -j $(JOBS) $(ARGS)
 
-sanitize: ## Run the C++ tests with AddressSanitizer, and those without torch with ThreadSanitizer
+sanitize: ## Run the C++ tests with AddressSanitizer, and those of threads of our own with ThreadSanitizer
 	@scripts/setup test
 	@scripts/configure asan
 	@cmake --build --preset asan -j $(JOBS)
 	@ctest --preset asan -j $(JOBS) -R '_test\.' $(ARGS)
 	@scripts/configure tsan
-	@cmake --build --preset tsan -j $(JOBS) --target core-tests
+	@cmake --build --preset tsan -j $(JOBS) --target core-tests pager_test pager_training_test offload_test
 	@ctest --preset tsan -j $(JOBS) -L core $(ARGS)
+	@ctest --preset tsan -j $(JOBS) -R '^(pager_|offload_test.UpdateInBackward)' $(ARGS)
 
 install: ## Build the library and the command, and install them (PREFIX=/usr/local)
 	@scripts/setup build
