@@ -44,18 +44,31 @@ std::string real_path_of(const std::string& path) {
   return found ? found.get() : path;
 }
 
-// The locks of this process by path, so that its Accelerators can share them.
-struct HeldLocks {
-  std::mutex mutex = {};
-  std::map<std::string, std::weak_ptr<FolderLock>> locks = {};
-};
-// Never destroyed: locks may live in static objects. A forked child holds none of its parent's.
-HeldLocks& held_locks() {
-  static auto* const held = new accelerant::detail::OnePerProcess<HeldLocks>();
-  return held->get();
-}
-
 }  // namespace
+
+// Lets its Accelerators share a lock. Held while one of them waits for other processes: the others
+// would only wait for the same.
+struct FolderLock::InProcess {
+  std::mutex mutex = {};
+  std::weak_ptr<FolderLock> lock = {};
+  bool is_held = false;  // longer than `lock` lives: until its file is gone
+  std::condition_variable released = {};
+};
+
+std::shared_ptr<FolderLock::InProcess> FolderLock::known_of(const std::string& path) {
+  struct Known {
+    std::mutex mutex = {};
+    std::map<std::string, std::shared_ptr<InProcess>> by_path = {};
+  };
+  // Never destroyed: locks may live in static objects. A forked child holds none of its parent's.
+  static auto* const all = new accelerant::detail::OnePerProcess<Known>();
+  Known& known = all->get();
+  const std::lock_guard guard(known.mutex);
+  std::erase_if(known.by_path, [](const auto& entry) { return entry.second.use_count() == 1; });
+  auto& entry = known.by_path[path];
+  if (!entry) entry = accelerant::detail::make_shared_for_process<InProcess>();
+  return entry;
+}
 
 // Watches whether a holder that cannot be looked at renews its lock, and waits for one that has been
 // killed.
@@ -104,13 +117,18 @@ class FolderLock::Watch {
 std::shared_ptr<FolderLock> FolderLock::acquire(const std::string& path,
                                                 const std::string& subject) {
   make_folders(folder_of(path));
-  const std::string key = join_path(real_path_of(folder_of(path)), name_of(path));
-  // Held while this one waits: others of this process would only wait for the same.
-  const std::lock_guard guard(held_locks().mutex);
-  auto& known = held_locks().locks[key];
-  if (auto lock = known.lock()) return lock;
-  const std::shared_ptr<FolderLock> lock(new FolderLock(path, subject));
-  known = lock;
+  const auto known = known_of(join_path(real_path_of(folder_of(path)), name_of(path)));
+  std::unique_lock guard(known->mutex);
+  std::shared_ptr<FolderLock> lock;
+  known->released.wait(guard, [&] {
+    lock = known->lock.lock();
+    return lock != nullptr || !known->is_held;
+  });
+  if (lock) return lock;
+  lock.reset(new FolderLock(path, subject));
+  lock->known_ = known;
+  known->lock = lock;
+  known->is_held = true;
   return lock;
 }
 
@@ -136,6 +154,10 @@ FolderLock::~FolderLock() {
   }
   release();
   if (renewing_->thread.joinable()) renewing_->thread.join();
+  if (!known_) return;
+  const std::lock_guard guard(known_->mutex);
+  known_->is_held = false;
+  known_->released.notify_all();
 }
 
 std::string FolderLock::successor_of(const std::string& id) const { return path_ + ".after-" + id; }

@@ -82,6 +82,7 @@ class FolderLock {
 
  private:
   class Watch;
+  struct InProcess;  // what this process knows of a path
   struct Renewing {
     std::mutex mutex;
     std::condition_variable changed;
@@ -91,6 +92,7 @@ class FolderLock {
   enum class Progress { taken, again };
 
   FolderLock(std::string path, std::string subject);
+  static std::shared_ptr<InProcess> known_of(const std::string& path);
   std::string successor_of(const std::string& id) const;
   void take();
   Progress try_to_take(const LockCandidate& mine, Watch& watch);
@@ -106,6 +108,7 @@ class FolderLock {
   LockRules rules_;
   LockHolder holder_;
   std::mutex turn_;
+  std::shared_ptr<InProcess> known_;
   std::unique_ptr<Renewing> renewing_;  // its mutex guards what follows
   std::int64_t looked_ = 0;             // when last, in milliseconds since the machine started
   bool is_released_ = false;

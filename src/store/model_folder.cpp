@@ -121,7 +121,7 @@ void ModelSave::put_in_place(const std::vector<std::string>& files) const {
   sync_folder(folder_);
   for (const std::string& name : entries_of(folder_)) {
     const bool is_stale = is_own_file(name) && std::ranges::find(files, name) == files.end();
-    if (!is_stale) continue;
+    if (!is_stale || is_folder(join_path(folder_, name))) continue;  // folders are not ours
     failpoint("model.before_stale");
     discard(name);
   }
@@ -133,9 +133,11 @@ void ModelSave::put_in_place(const std::vector<std::string>& files) const {
 // The checksums of the model before would accuse files of the new one. Those of the new one come
 // last, see commit().
 void ModelSave::remove_old_checksums(const std::vector<std::string>& files) const {
+  // In this order: a save that was suspended may move the new one just now.
+  if (!path_exists(join_path(folder_, kModelChecksumsName))) return;
   const bool are_moved = std::ranges::find(files, kModelChecksumsName) != files.end() &&
                          !path_exists(join_path(saving_in(folder_), kModelChecksumsName));
-  if (are_moved || !path_exists(join_path(folder_, kModelChecksumsName))) return;
+  if (are_moved) return;
   failpoint("model.before_checksums");
   discard(kModelChecksumsName);
   sync_folder(folder_);
