@@ -67,7 +67,7 @@ Variables rank_variables(const RankPlace& place) {
   if (!is_set("TORCH_NCCL_ASYNC_ERROR_HANDLING")) {
     variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
   }
-  if (keeps_nccl_at_loopback(place)) variables["NCCL_SOCKET_IFNAME"] = "lo";
+  if (keeps_nccl_at_loopback(place)) variables["NCCL_SOCKET_IFNAME"] = "=lo";  // exactly that one
   if (place.threads) {
     variables["OMP_NUM_THREADS"] = std::to_string(*place.threads);
   } else if (place.local_world_size > 1 && !is_set("OMP_NUM_THREADS")) {

@@ -108,7 +108,7 @@ def test_threads_are_a_fair_share(tmp_path):
 
 def test_nccl_stays_on_one_machine(tmp_path):
     several = ["--num-processes", 2, "--num-machines", 2, "--machine-rank", 1, "--main-process-ip", "10.0.0.7"]
-    cases = [(["--num-processes", 2], {}, "lo"), ([*several, "--standalone"], {}, "lo"), (several, {}, None),
+    cases = [(["--num-processes", 2], {}, "=lo"), ([*several, "--standalone"], {}, "=lo"), (several, {}, None),
              (["--num-processes", 2], {"NCCL_SOCKET_IFNAME": "eth7"}, "eth7"),
              (several, {"NCCL_SOCKET_IFNAME": "eth7"}, "eth7"),
              (["--num-processes", 2], {"NCCL_SOCKET_FAMILY": "AF_INET6"}, None),

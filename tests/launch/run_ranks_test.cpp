@@ -40,7 +40,7 @@ TEST(RunRanks, KeepsNcclOnThisMachineUnlessAskedOtherwise) {
   unsetenv("NCCL_SOCKET_FAMILY");
   unsetenv("NCCL_COMM_ID");
   RunRanksOptions options = shell("echo $NCCL_SOCKET_IFNAME", 1);
-  EXPECT_EQ(run_ranks(options).ranks[0].out, "lo\n");
+  EXPECT_EQ(run_ranks(options).ranks[0].out, "=lo\n");
   options.environment = {{"NCCL_SOCKET_IFNAME", "eth7"}};
   EXPECT_EQ(run_ranks(options).ranks[0].out, "eth7\n");
 }
