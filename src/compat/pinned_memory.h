@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
 #include "compat/device.h"
 
@@ -32,8 +33,9 @@ struct PinnedLeftovers {
   std::vector<std::pair<void*, c10::Device>> memory = {};
 
   static PinnedLeftovers& instance() {
-    static auto* const leftovers = new PinnedLeftovers();  // static tensors may end after it
-    return *leftovers;
+    // Never destroyed: static tensors may end after it.
+    static auto* const leftovers = new accelerant::detail::OnePerProcess<PinnedLeftovers>();
+    return leftovers->get();
   }
 };
 

@@ -58,6 +58,7 @@ class FusedStep::Impl final : public optim::detail::StateWatcher, public ScaledS
 
   void before_state_is_read() override {
     if (plan_.has_early()) refuse_between_update_and_step("the optimizer's state is read");
+    plan_.require_whole_step();
     plan_.sync();
   }
   void after_state_was_written() override { plan_.reload(); }

@@ -171,18 +171,21 @@ bool StepPlan::is_state_known() {
   return true;
 }
 
+void StepPlan::require_whole_step() const {
+  if (!is_done_in_part_) return;
+  throw Error(ErrorDetails{.problem = "A step of this optimizer has failed in the middle",
+                           .expected = "states and parameters that belong to the same step",
+                           .got = "some that are updated, and others that are not",
+                           .hint = "load a checkpoint before going on"});
+}
+
 StepPlan::Readiness StepPlan::prepare() {
   require_parameters_of_early();
   if (built_ && !is_state_known()) {
     reload_ = true;
     is_done_in_part_ = false;  // it was replaced
   }
-  if (is_done_in_part_) {
-    throw Error(ErrorDetails{.problem = "A step of this optimizer has failed in the middle",
-                             .expected = "states and parameters that belong to the same step",
-                             .got = "some that are updated, and others that are not",
-                             .hint = "load a checkpoint before going on"});
-  }
+  require_whole_step();
   if (has_early() && (reload_ || !are_groups_known())) {
     refuse_early("param groups, options or states that were replaced meanwhile");
   }
@@ -362,8 +365,8 @@ kernels::BlockRange StepPlan::blocks_of(int32_t tensor) const {
 }
 
 bool StepPlan::begin_early() {
-  if (!built_ || reload_ || !has_images_ || has_early() || !packed_gradients_.empty() ||
-      !is_state_known() || !are_groups_known()) {
+  if (!built_ || reload_ || !has_images_ || has_early() || is_done_in_part_ ||
+      !packed_gradients_.empty() || !is_state_known() || !are_groups_known()) {
     return false;
   }
   upload_options(/*all=*/false);
@@ -400,15 +403,20 @@ int32_t StepPlan::update_early(const at::Tensor& parameter, const kernels::StepF
 
 void StepPlan::send_early(const at::Tensor& parameter) {
   const at::NoGradGuard no_grad;
+  const auto find = [&]() -> Early* {
+    const auto early = early_.find(parameter.unsafeGetTensorImpl());
+    return early == early_.end() || early->second.gradient == nullptr ? nullptr : &early->second;
+  };
   {
     const std::scoped_lock lock(early_mutex_);
-    const auto early = early_.find(parameter.unsafeGetTensorImpl());
-    if (early == early_.end() || early->second.gradient == nullptr) return;
-    early->second.is_sent = true;
+    if (find() == nullptr) return;
   }
+  failpoint("optim.send_early");
   Slot& slot = *slots_.at(parameter.unsafeGetTensorImpl());
   slot.parameter.copy_(slot.image, /*non_blocking=*/true);
   slot.parameter_version = version_of(*slot.parameter.unsafeGetTensorImpl());
+  const std::scoped_lock lock(early_mutex_);
+  find()->is_sent = true;  // if it failed, the step sends it
 }
 
 bool StepPlan::is_early(int32_t tensor) const {

@@ -75,6 +75,9 @@ class StepPlan {
   void begin_parts() { is_done_in_part_ = true; }
   void end_parts();
 
+  // Throws Error if the last step is done in part.
+  void require_whole_step() const;
+
   // Queues copies of the part's images to their parameters, on the current streams.
   void send(const StepPart& part);
 

@@ -231,17 +231,10 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
   // Not as an operator would: that notes a use, and what is fetched ahead comes too late. What goes
   // to the host does not pass the device, which may be full.
   if (unit.where == UnitState::Where::absent && !is_for_host) bring_in(unit, lock);
-  if (is_for_host) unit.where = UnitState::Where::moving;  // nobody else may use the source
-  const auto end_reading = [&] {
-    --unit.pins;
-    if (!is_for_host) return;
-    unit.where = UnitState::Where::absent;
-    Registry::instance().moved.notify_all();
-  };
-  ++unit.pins;
   std::vector<at::Tensor> values(unit.storages.size());
   std::vector<at::Tensor> for_aliases(unit.storages.size());
   std::vector<at::Tensor> gradients(parameters.size());
+  ++unit.pins;
   try {
     if (side_.exists() && !is_for_host) wait_on_stream(unit, {}, lock);
     const Unlocked unlocked(lock);
@@ -276,10 +269,10 @@ void Engine::detach(UnitState& unit, std::optional<c10::Device> device, Lock& lo
       }
     }
   } catch (...) {
-    end_reading();
+    --unit.pins;
     throw;
   }
-  end_reading();
+  --unit.pins;
   const std::vector<c10::Storage> storages = unit.storages;
   release(unit, lock);
 

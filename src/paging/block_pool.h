@@ -12,8 +12,9 @@
 
 namespace accelerant::paging {
 
-// Thread-safe: allocating, which may take long, holds no lock. On an accelerator all blocks belong to the side stream: take and give them back
-// while it is current, so that one is only written again behind what is queued there.
+// Thread-safe: allocating, which may take long, holds no lock. On an accelerator all blocks belong
+// to the side stream: take and give them back while it is current, so that one is only written again
+// behind what is queued there.
 class BlockPool {
  public:
   // Keeps free blocks as long as there are at most `limit` bytes of blocks, used ones included.

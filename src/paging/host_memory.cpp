@@ -29,8 +29,7 @@ void HostMemory::check(const UnitLayout& layout) const {
                  : std::string("no tensor")});
 }
 
-std::optional<LentMemory> HostMemory::lend(const UnitLayout& layout, c10::Device device) {
-  if (!device.is_cpu()) return std::nullopt;
+std::optional<LentMemory> HostMemory::lend(const UnitLayout& layout) {
   LentMemory lent{.is_writable = true};
   auto* const start = static_cast<std::byte*>(block_.mutable_data_ptr());
   for (const UnitPart& part : layout.parts) lent.parts.push_back(start + part.offset);

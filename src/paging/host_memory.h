@@ -21,7 +21,7 @@ class HostMemory final : public Source {
 
   std::string describe() const override { return "host memory"; }
   void check(const UnitLayout& layout) const override;
-  std::optional<LentMemory> lend(const UnitLayout& layout, c10::Device device) override;
+  std::optional<LentMemory> lend(const UnitLayout& layout) override;
   void fetch(const UnitLayout& layout, const at::Tensor& block) override;
   bool is_asynchronous() const override { return true; }
   Writes writes() const override { return Writes::stored; }

@@ -188,8 +188,7 @@ void MappedFile::check(const UnitLayout& layout) const {
   }
 }
 
-std::optional<LentMemory> MappedFile::lend(const UnitLayout& layout, c10::Device device) {
-  if (!device.is_cpu()) return std::nullopt;
+std::optional<LentMemory> MappedFile::lend(const UnitLayout& layout) {
   LentMemory lent{.is_writable = false, .owner = files_};
   for (const UnitPart& part : layout.parts) {
     const FileTensor& tensor = files_->tensor_of(layout, part);

@@ -63,7 +63,7 @@ class MappedFile final : public Source {
 
   std::string describe() const override;
   void check(const UnitLayout& layout) const override;
-  std::optional<LentMemory> lend(const UnitLayout& layout, c10::Device device) override;
+  std::optional<LentMemory> lend(const UnitLayout& layout) override;
   void fetch(const UnitLayout& layout, const at::Tensor& block) override;
 
  private:

@@ -8,7 +8,7 @@ namespace accelerant::paging {
 
 void Source::check(const UnitLayout&) const {}
 
-std::optional<LentMemory> Source::lend(const UnitLayout&, c10::Device) { return std::nullopt; }
+std::optional<LentMemory> Source::lend(const UnitLayout&) { return std::nullopt; }
 
 void Source::store(const UnitLayout& layout, const at::Tensor&) {
   throw Error(c10::str("Changes to \"", layout.name, "\" cannot be stored in ", describe()));

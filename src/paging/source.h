@@ -83,7 +83,7 @@ class Source {
   // The unit's bytes, if they lie in memory that operators can use, so that nothing need be copied.
   // A unit in lent memory is always resident and does not count towards the budget. Only called for
   // units on the CPU, and, unlike the other functions, under a lock: it must not wait.
-  virtual std::optional<LentMemory> lend(const UnitLayout& layout, c10::Device device);
+  virtual std::optional<LentMemory> lend(const UnitLayout& layout);
 
   // Fills a block: bytes on the unit's device, `layout.bytes` of them, uninitialised. On an
   // accelerator the Pager's own stream is current: copies are queued there, and the function may

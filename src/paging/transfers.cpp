@@ -76,7 +76,7 @@ void Engine::take_away(UnitState& unit) const {
 
 void Engine::borrow(UnitState& unit) {
   if (!options_.zero_copy || !options_.device.is_cpu()) return;
-  unit.lent = unit.source->lend(unit.layout, options_.device);
+  unit.lent = unit.source->lend(unit.layout);
   if (!unit.lent) return;
   install(unit);
   unit.where = UnitState::Where::resident;
@@ -183,7 +183,7 @@ void Engine::make_writable(UnitState& unit, Lock& lock) {
     home = std::make_shared<HostMemory>(HostMemory::allocate(unit.layout, options_.device));
     unit.source->fetch(unit.layout, home->block());
   }
-  std::optional<LentMemory> lent = home->lend(unit.layout, options_.device);
+  std::optional<LentMemory> lent = home->lend(unit.layout);
   // Operators that are reading the old memory may go on.
   unit.retired.emplace_back(unit.source, unit.lent->owner);
   unit.source = std::move(home);

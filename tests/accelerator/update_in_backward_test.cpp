@@ -1,5 +1,8 @@
 // OffloadSettings::update_in_backward: updates begin before the step that they belong to.
+#include <accelerant/core/failpoint.h>
 #include <gtest/gtest.h>
+
+#include <cstdlib>
 
 #include "accelerator/offloaded_training.h"
 #include "support/expect_error.h"
@@ -129,6 +132,62 @@ TEST(UpdateInBackward, WhatIsBegunMustBeFinished) {
     for (int64_t i = 3; i < 5; ++i) training.batch(i);
     expect_bits(training.state(), expected.state());
   }
+}
+
+class Failing {
+ public:
+  explicit Failing(const char* place) {
+    ::setenv("ACCELERANT_FAILPOINT", (std::string(place) + ":throw").c_str(), 1);
+    accelerant::reload_failpoints();
+  }
+  ~Failing() {
+    ::unsetenv("ACCELERANT_FAILPOINT");
+    accelerant::reload_failpoints();
+  }
+  Failing(const Failing&) = delete;
+  Failing& operator=(const Failing&) = delete;
+};
+
+// Updates themselves are done then.
+TEST(UpdateInBackward, TheStepSendsWhatBackwardCouldNot) {
+  OffloadedTraining expected(early());
+  OffloadedTraining training(early());
+  for (OffloadedTraining* one : {&expected, &training}) {
+    for (int64_t i = 0; i < 2; ++i) one->batch(i);
+  }
+  expected.batch(2);
+  torch::manual_seed(102);
+  auto window = training.accelerator.accumulate(training.model);
+  const at::Tensor loss = training.loss_of(torch::randn({4, 18}));
+  {
+    const Failing failing("optim.send_early");
+    EXPECT_TRUE(
+        contains(whole_error_of([&] { training.accelerator.backward(loss); }), "optim.send_early"));
+  }
+  training.optimizer.step();
+  training.scheduler.step();
+  training.optimizer.zero_grad();
+  expect_bits(training.state(), expected.state());
+}
+
+TEST(OffloadedStep, WhatFailedInTheMiddleIsNotSaved) {
+  const TempFolder folder;
+  OffloadSetup setup{.options = on_cpu(), .keeping = Keeping::apart, .max_norm = 0};
+  OffloadedTraining expected(setup);
+  OffloadedTraining training(setup);
+  for (int64_t i = 0; i < 2; ++i) expected.batch(i);
+  training.batch(0);
+  training.accelerator.save_state(folder.path("good"));
+  {
+    const Failing failing("optim.send");
+    EXPECT_TRUE(contains(whole_error_of([&] { training.batch(1); }), "optim.send"));
+  }
+  EXPECT_TRUE(contains(whole_error_of([&] { training.accelerator.save_state(folder.path("bad")); }),
+                       "has failed in the middle"));
+  training.accelerator.load_state(folder.path("good"));
+  training.net->zero_grad();
+  training.batch(1);
+  expect_bits(training.state(), expected.state());
 }
 
 // The generator's backward reaches the discriminator, whose step does not follow.
