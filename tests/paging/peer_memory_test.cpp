@@ -1,4 +1,5 @@
-// Units whose values are in the memory of another device. One device plays both.
+// Units whose values are in the memory of another device. Where there is no second GPU, one device
+// plays both.
 #include <torch/torch.h>
 
 #include "accelerant/core/error.h"
@@ -15,10 +16,14 @@ using accelerant::paging::UnitPlan;
 
 class UnitsInPeerMemory : public OnDevice {
  protected:
+  c10::Device peer() const {
+    return on_cuda() && torch::cuda::device_count() > 1 ? at::Device(at::kCUDA, 1) : device();
+  }
+
   // With memory that is freed after each operator.
   Pager paged(nn::Module& module) const {
     std::vector<UnitPlan> units = unit_per_module(module);
-    for (UnitPlan& unit : units) unit.source = PeerMemory::holding(unit, device());
+    for (UnitPlan& unit : units) unit.source = PeerMemory::holding(unit, peer());
     return Pager(std::move(units), {.device = device(), .budget = 0, .zero_copy = false});
   }
 };
