@@ -11,6 +11,7 @@
 #include <memory>
 #include <string_view>
 
+#include "accelerant/core/detail/own_process.h"
 #include "accelerant/core/error.h"
 #include "paging/key_alias.h"
 #include "paging/operator_rules.h"
@@ -94,9 +95,9 @@ bool install() {
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
   let_others_pass(*of_aten);
   probe();
-  // Never destroyed: parameters may outlive static objects.
-  [[maybe_unused]] const auto* const kept = library.release();
-  [[maybe_unused]] const auto* const kept_of_aten = of_aten.release();
+  // Parameters may outlive static objects.
+  accelerant::detail::never_destroy(library.release());
+  accelerant::detail::never_destroy(of_aten.release());
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/expect_error.h"
+#include "support/sanitized.h"
 
 namespace {
 
@@ -77,9 +78,7 @@ TEST_F(FindExecutableBatchSize, StopsAtTheMinimum) {
 }
 
 TEST_F(FindExecutableBatchSize, RealAllocationsOfTheCpu) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer ends the program when memory runs out";
-#endif
+  if (is_sanitized) GTEST_SKIP() << "a sanitizer ends the program when memory runs out";
   // 2^52 bytes per row: more than there is, until no batch size is left.
   EXPECT_TRUE(contains(whole_error_of([] {
                          find_executable_batch_size(

@@ -16,6 +16,7 @@
 #include "support/on_device.h"
 #include "support/random_seed.h"
 #include "support/same_module.h"
+#include "support/sanitized.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -357,6 +358,7 @@ int64_t peak_since_reset() {
 }
 
 TEST(SaveModel, ViewsNeedNoCopiesOfThemselves) {
+  if (is_sanitized) GTEST_SKIP() << "sanitizers bring a malloc of their own";
   const TempFolder folder;
   StateDict state;
   const auto numbers = torch::randn({2000, 3000});

@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "support/sanitized.h"
+
 namespace {
 
 // Allocates, fills and frees as much memory as the gradients of a small network take. Returns how
@@ -30,9 +32,7 @@ TEST(Heap, KeepsFreedMemory) {
 #ifndef __GLIBC__
   GTEST_SKIP() << "only glibc's malloc is told";
 #endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers bring a malloc of their own";
-#endif
+  if (is_sanitized) GTEST_SKIP() << "sanitizers bring a malloc of their own";
   for (const char* name : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}) {
     if (std::getenv(name) != nullptr) GTEST_SKIP() << name << " is set";
   }

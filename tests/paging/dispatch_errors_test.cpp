@@ -22,6 +22,7 @@
 #include "support/expect_error.h"
 #include "support/gathered_log.h"
 #include "support/same_module.h"
+#include "support/sanitized.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -409,6 +410,7 @@ int64_t anonymous_memory() {
 }
 
 TEST(DispatchFiles, MemoryStaysBelowTheModel) {
+  if (is_sanitized) GTEST_SKIP() << "sanitizers bring a malloc of their own";
   const TempFolder folder;
   static constexpr int64_t width = 1024;
   static constexpr int64_t layers = 24;  // of 4 MiB

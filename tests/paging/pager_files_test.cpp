@@ -11,6 +11,7 @@
 #include "paging/mapped_file.h"
 #include "paging/paged_training.h"
 #include "support/expect_error.h"
+#include "support/sanitized.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -204,6 +205,7 @@ int64_t anonymous_memory() {
 
 TEST_P(PagerFiles, MemoryStaysWithinTheBudget) {
   if (on_cuda()) GTEST_SKIP() << "counts memory of the host";
+  if (is_sanitized) GTEST_SKIP() << "sanitizers bring a malloc of their own";
   const int layers = 24;
   const int64_t width = 1024;  // 4 MiB each
   write(layers, width);

@@ -9,6 +9,10 @@
 // Memory that only threads of its parent point to looks lost to a forked child.
 extern "C" int __lsan_is_turned_off();  // NOLINT: the name that LeakSanitizer calls
 extern "C" int __lsan_is_turned_off() { return accelerant::detail::forks() == 0 ? 0 : 1; }
+
+// Sizes that no machine has are an error of the allocation, as without the sanitizer.
+extern "C" const char* __asan_default_options();  // NOLINT
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 #endif
 
 namespace {
