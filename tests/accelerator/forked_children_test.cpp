@@ -29,6 +29,7 @@
 #include "support/on_device.h"
 #include "support/parameter_hash.h"
 #include "support/ranks.h"
+#include "support/sanitized.h"
 #include "support/temp_folder.h"
 
 namespace {
@@ -129,7 +130,12 @@ class ForkedChildren : public testing::Test {
 
 TEST_F(ForkedChildren, OfOneProcess) { train_with_children(options_in); }
 
+// A thread of the parent that allocates while it forks leaves the malloc of a sanitizer locked in the
+// child, which hangs, now and then, when libtorch frees something at its end.
+constexpr const char* kLockedMalloc = "the malloc of sanitizers may be locked in forked children";
+
 TEST_F(ForkedChildren, OfOneProcessWithGroups) {
+  if (is_sanitized) GTEST_SKIP() << kLockedMalloc;
   train_with_children([](const std::string& folder) {
     auto options = options_in(folder);
     options.process_group.with_one_process = true;
@@ -169,10 +175,12 @@ void run_on_ranks() {
 }
 
 TEST(ForkedChildrenOfRanks, EachRankReadsItsOwnData) {
+  if (is_sanitized) GTEST_SKIP() << kLockedMalloc;
   rank_test::is_rank() ? train_on_ranks(false) : run_on_ranks();
 }
 
 TEST(ForkedChildrenOfRanks, OneRankReadsForAll) {
+  if (is_sanitized) GTEST_SKIP() << kLockedMalloc;
   rank_test::is_rank() ? train_on_ranks(true) : run_on_ranks();
 }
 
