@@ -116,9 +116,14 @@ void train_with_children(const std::function<AcceleratorOptions(const std::strin
   });
 }
 
+// A thread of the parent that allocates while it forks leaves the malloc of a sanitizer locked in the
+// child, which hangs, now and then, when libtorch frees something at its end.
+constexpr const char* kLockedMalloc = "the malloc of sanitizers may be locked in forked children";
+
 class ForkedChildren : public testing::Test {
  protected:
   void SetUp() override {
+    if (is_sanitized) GTEST_SKIP() << kLockedMalloc;
     setenv("ACCELERANT_FAILPOINT", "checkpoint.write:sleep=20", 1);
     accelerant::reload_failpoints();
   }
@@ -130,12 +135,7 @@ class ForkedChildren : public testing::Test {
 
 TEST_F(ForkedChildren, OfOneProcess) { train_with_children(options_in); }
 
-// A thread of the parent that allocates while it forks leaves the malloc of a sanitizer locked in the
-// child, which hangs, now and then, when libtorch frees something at its end.
-constexpr const char* kLockedMalloc = "the malloc of sanitizers may be locked in forked children";
-
 TEST_F(ForkedChildren, OfOneProcessWithGroups) {
-  if (is_sanitized) GTEST_SKIP() << kLockedMalloc;
   train_with_children([](const std::string& folder) {
     auto options = options_in(folder);
     options.process_group.with_one_process = true;
@@ -330,6 +330,7 @@ ON_EVERY_DEVICE(ForkedChildrenThatExitAtOnce);
 // --- Children of a process that has started others -----------------------------------------------
 
 TEST(ForkedChildrenOfLaunchers, LeaveTheRanksAndTheirFilesAlone) {
+  if (is_sanitized) GTEST_SKIP() << kLockedMalloc;
   forked::as_main([] {
     int children = 0;
     const auto result =
@@ -350,6 +351,7 @@ TEST(ForkedChildrenOfLaunchers, LeaveTheRanksAndTheirFilesAlone) {
 
 // debug_launcher exits with the code of the function, and in a child with that of the child.
 TEST(ForkedChildrenOfLaunchers, OfTheFunctionOfDebugLauncher) {
+  if (is_sanitized) GTEST_SKIP() << kLockedMalloc;
   const auto ranks = accelerant::debug_launcher(
       [] {
         Accelerator accelerator({.cpu = true});
