@@ -35,9 +35,10 @@ void PeerMemory::check(const UnitLayout& layout) const {
                            .got = c10::str(block_.nbytes())});
 }
 
-// Between two GPUs a copy waits for the current streams of both, and both wait for it.
+// Between two GPUs a copy waits for the current streams of both, and both wait for it. What goes to
+// the host is read there at once.
 void PeerMemory::fetch(const UnitLayout&, const at::Tensor& block) {
-  block.copy_(block_, /*non_blocking=*/true);
+  block.copy_(block_, /*non_blocking=*/!block.is_cpu());
 }
 
 void PeerMemory::store(const UnitLayout&, const at::Tensor& block) {
